@@ -92,9 +92,9 @@ class _ConsumerLags(Collector):
         state = GaugeMetricFamily(
             "lagloss_consumer_group_state", "1 for the state that the group is in", labels=(*_GROUP, "state")
         )
-        for group, found in self.groups.items():
-            members.add_metric(group, found.members)
-            state.add_metric((*group, found.state), 1)
+        for group, lags in self.groups.items():
+            members.add_metric(group, lags.members)
+            state.add_metric((*group, lags.state), 1)
         yield from (members, state)
 
 

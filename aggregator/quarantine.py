@@ -39,13 +39,13 @@ def record(connection: Connection, topic: str, bad: Sequence[BadRow]) -> None:
         connection.execute(insert(tables.table_of(tables.QuarantinedRow)).on_conflict_do_nothing(), list(rows.values()))
 
 
-def count(connection: Connection, topic: str, found: Mapping[tuple[str, int], int]) -> None:
+def count(connection: Connection, topic: str, counts: Mapping[tuple[str, int], int]) -> None:
     """Add numbers of records to the counts, by reason and when they were found or appended (epoch ms).
 
     Each must be given once: what is read again must not be added again.
     """
     counted: Counter[tuple[str, int]] = Counter()
-    for (reason, moment_ms), number in found.items():
+    for (reason, moment_ms), number in counts.items():
         counted[reason, moment_ms // 1000 // HOUR_S * HOUR_S] += number
     table = tables.table_of(tables.QuarantineCountRow)
     rows = [
@@ -59,10 +59,12 @@ def count(connection: Connection, topic: str, found: Mapping[tuple[str, int], in
         connection.execute(upsert.on_conflict_do_update(index_elements=keys, set_={"count": total}), rows)
 
 
-def count_windows(connection: Connection, topic: str, found: Mapping[tuple[str, int], Mapping[BadReason, int]]) -> None:
+def count_windows(
+    connection: Connection, topic: str, counts: Mapping[tuple[str, int], Mapping[BadReason, int]]
+) -> None:
     """Replace the counts of bad records under the keys of these windows, by reason."""
     table = tables.table_of(tables.QuarantineCountRow)
-    buckets = {window: "{}/{}".format(*window) for window in found}
+    buckets = {window: "{}/{}".format(*window) for window in counts}
     connection.execute(delete(table).where(table.c.topic == topic, is_any(table.c.bucket, buckets.values())))
     rows = [
         {
@@ -72,7 +74,7 @@ def count_windows(connection: Connection, topic: str, found: Mapping[tuple[str, 
             "bucket": buckets[window],
             "count": number,
         }
-        for window, counted in found.items()
+        for window, counted in counts.items()
         for reason, number in counted.items()
     ]
     if rows:
@@ -102,6 +104,6 @@ def _room(connection: Connection, topic: str, reasons: Iterable[BadReason]) -> d
         )
         .group_by(table.reason)
     )
-    for reason, kept in rows:
-        room[reason] -= kept
+    for reason, count in rows:
+        room[reason] -= count
     return room

@@ -114,9 +114,9 @@ class SetAside:
     def forget(self, items: Iterable[Item]) -> None:
         """Forget items that need no other try: their pipeline was deleted, say, or their window is sealed."""
         gone = [item for item in items if item in self]
-        for at in range(0, len(gone), AT_ONCE):
+        for index in range(0, len(gone), AT_ONCE):
             with self._engine.begin() as connection:
-                self.done(connection, gone[at : at + AT_ONCE])
+                self.done(connection, gone[index : index + AT_ONCE])
 
     def replace_definitions(self, rows: Iterable[UnreadableRow], now_ms: int) -> None:
         """Set aside the definitions that are unreadable now, and forget those that are not any more."""
@@ -143,11 +143,13 @@ class SetAside:
 
     def done(self, connection: Connection, items: Collection[Item]) -> None:
         """Forget those of these items that were set aside, in the transaction that did them."""
-        found = [item for item in items if item in self.retry_at]
-        if found:
+        done_items = [item for item in items if item in self.retry_at]
+        if done_items:
             table = tables.table_of(tables.SetAsideRow)
-            connection.execute(delete(table).where(tuple_(table.c.kind, table.c.pipeline, table.c.item).in_(found)))
-            for item in found:
+            connection.execute(
+                delete(table).where(tuple_(table.c.kind, table.c.pipeline, table.c.item).in_(done_items))
+            )
+            for item in done_items:
                 self.retry_at.pop(item, None)
                 log.info("no longer set aside", kind=item.kind, pipeline=item.pipeline, item=item.name)
 

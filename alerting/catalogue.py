@@ -34,15 +34,15 @@ class Catalogue:
     def current(self, names: Iterable[str]) -> list[StoredPipeline]:
         """Return those of these pipelines whose newest version has been found before."""
         newest = self._store.newest_stamps(names)
-        known = ((self._known.get(name), key) for name, key in newest.items())
-        return [entry[1] for entry, key in known if entry is not None and entry[0] == key]
+        entries = ((self._known.get(name), key) for name, key in newest.items())
+        return [entry[1] for entry, key in entries if entry is not None and entry[0] == key]
 
     def find(self, name: str) -> StoredPipeline | None:
         """Return a pipeline as it is now; None if it is deleted, or its newest definition is unreadable."""
         key = self._store.newest_stamps([name]).get(name)
-        known = self._known.get(name)
-        if key is not None and known is not None and known[0] == key:
-            return known[1]
+        entry = self._known.get(name)
+        if key is not None and entry is not None and entry[0] == key:
+            return entry[1]
         self._known.pop(name, None)
         read = self._store.versions_at([] if key is None else [(name, key[0])])
         others = {other: row for other, row in self.unreadable.items() if other != name}

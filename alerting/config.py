@@ -40,8 +40,8 @@ class ReceiverSpec(Strict):
     @model_validator(mode="after")
     def _one_kind(self) -> ReceiverSpec:
         if len(self._given()) != 1:
-            found = ", ".join(self._given()) or "none of them"
-            raise ValueError(f"expected {self.name} to have one of {', '.join(KINDS)}, found {found}")
+            kinds = ", ".join(self._given()) or "none of them"
+            raise ValueError(f"expected {self.name} to have one of {', '.join(KINDS)}, found {kinds}")
         return self
 
     def _given(self) -> list[str]:
@@ -127,16 +127,16 @@ class AlertingFile(Strict):
     def _names_are_known(self) -> AlertingFile:
         names = [receiver.name for receiver in self.receivers]
         twice = (
-            (("receivers", at), f"expected each receiver once, found {name} twice")
-            for at, name in enumerate(names)
-            if name in names[:at]
+            (("receivers", index), f"expected each receiver once, found {name} twice")
+            for index, name in enumerate(names)
+            if name in names[:index]
         )
-        known = ", ".join(names) or "none is declared"
+        declared = ", ".join(names) or "none is declared"
         refuse(
             [
                 *twice,
                 *(
-                    (place, f"expected a receiver's name ({known}), found {name}")
+                    (place, f"expected a receiver's name ({declared}), found {name}")
                     for place, name in self._named()
                     if name not in names
                 ),
@@ -146,12 +146,12 @@ class AlertingFile(Strict):
 
     def _named(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """Yield every use of a receiver's name, with its place."""
-        for at, route in enumerate(self.routes):
+        for index, route in enumerate(self.routes):
             for number, name in enumerate(route.to):
-                yield ("routes", at, "to", number), name
+                yield ("routes", index, "to", number), name
             for step, escalation in enumerate(route.escalate):
                 for number, name in enumerate(escalation.to):
-                    yield ("routes", at, "escalate", step, "to", number), name
+                    yield ("routes", index, "escalate", step, "to", number), name
         if self.fallback is not None:
             yield ("fallback",), self.fallback
 

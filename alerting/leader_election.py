@@ -56,11 +56,11 @@ class Leadership:
         notices = self.session.connection.notifies(timeout=timeout_s, stop_after=1)
         first = [*notices]
         rest = [*self.session.connection.notifies(timeout=0)] if first else []
-        found: dict[str, set[int]] = {}
+        starts_by_pipeline: dict[str, set[int]] = {}
         for notice in [*first, *rest]:
             name, _, start = notice.payload.rpartition("/") if notice.channel == WINDOWS_CHANNEL else ("", "", "")
-            found.setdefault(name, set()).update([int(start)] if start.isdecimal() else [])
-        return found
+            starts_by_pipeline.setdefault(name, set()).update([int(start)] if start.isdecimal() else [])
+        return starts_by_pipeline
 
 
 @contextmanager

@@ -257,8 +257,8 @@ class Alerter:
 
     def _note_unreadable(self) -> None:
         with self._evaluator.store.engine.connect() as connection:
-            held = holding_silences(connection)
-        self.unreadable.replace("silence", held.unreadable)
+            unreadable = holding_silences(connection)
+        self.unreadable.replace("silence", unreadable.unreadable)
         self.unreadable.replace("definition", self._catalogue.unreadable.values())
 
     def _wake(self) -> None:

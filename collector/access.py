@@ -120,15 +120,15 @@ class Access:
             if may_wait:
                 return None
             raise busy(f"{name} waits: {unreadable} is set aside")
-        known = snapshot.pipelines.get(name)
-        if known is None or not known.checkpoints.issuperset(checkpoints):
+        pipeline = snapshot.pipelines.get(name)
+        if pipeline is None or not pipeline.checkpoints.issuperset(checkpoints):
             await self.knowledge.refresh(ASK_AGAIN_S)
-            known = (await self._snapshot()).pipelines.get(name)
-        if known is None and self.knowledge.error is not None:
+            pipeline = (await self._snapshot()).pipelines.get(name)
+        if pipeline is None and self.knowledge.error is not None:
             raise busy(f"{name} is unknown, and PostgreSQL cannot be asked")
-        if known is None:
+        if pipeline is None:
             raise Problem(404, "Unknown pipeline", f"no pipeline is called {name}; `lagloss apply` adds one")
-        return known
+        return pipeline
 
     async def pipelines_of_dags(self, caller: Caller, dags: Collection[str]) -> dict[str, list[str]]:
         """Return, by DAG, the pipelines that name it as a job and that this caller may report to. `dags`: those that
@@ -143,12 +143,12 @@ class Access:
             snapshot = await self._snapshot()
         if (unreadable := snapshot.waiting.get(caller.tenant)) is not None:
             raise busy(f"{caller.tenant} waits: {unreadable} is set aside")
-        found: dict[str, list[str]] = {}
-        for name, known in snapshot.pipelines.items():
+        names: dict[str, list[str]] = {}
+        for name, pipeline in snapshot.pipelines.items():
             if name == caller.tenant or (caller.token is None and name not in snapshot.guarded):
-                for dag in known.dags:
-                    found.setdefault(dag, []).append(name)
-        return found
+                for dag in pipeline.dags:
+                    names.setdefault(dag, []).append(name)
+        return names
 
     async def spend(self, caller: Caller, beacons: int, paid: int = 0) -> None:
         """Charge beacons, or the parts of a report, to the token's rate: those of a request, less what it has paid.

@@ -65,18 +65,18 @@ def check(batch: BeaconBatch, known: KnownPipeline | None, positions: Sequence[i
     """
     now_ms = time.time() * 1000
     fits = event_time_fits if batch.first else is_placeable
-    for at, seen in enumerate(batch.seen):
-        position = positions[at] if positions else at
-        if not (fits(seen.event_ms, now_ms) and is_placeable(seen.event_ms - MARGIN_MS, now_ms)):
+    for index, seen_message in enumerate(batch.seen):
+        position = positions[index] if positions else index
+        if not (fits(seen_message.event_ms, now_ms) and is_placeable(seen_message.event_ms - MARGIN_MS, now_ms)):
             detail = "expected an event_time of the last 7 days, ahead of the clock by less than " + (
                 "60 s at the first node" if batch.first else "a day"
             )
             raise Problem(422, "Bad beacon", detail, position=position, field="event_time")
-        if seen.observed_ms is not None and seen.observed_ms > now_ms + AHEAD_S * 1000:
+        if seen_message.observed_ms is not None and seen_message.observed_ms > now_ms + AHEAD_S * 1000:
             detail = "expected an observed_at ahead of the clock by less than a day"
             raise Problem(422, "Bad beacon", detail, position=position, field="observed_at")
-        if known is not None and f"{batch.node}.{seen.place}" not in known.checkpoints:
-            detail = f"expected a checkpoint of {known.name}, found {batch.node}.{seen.place}"
+        if known is not None and f"{batch.node}.{seen_message.place}" not in known.checkpoints:
+            detail = f"expected a checkpoint of {known.name}, found {batch.node}.{seen_message.place}"
             raise Problem(422, "Bad beacon", detail, position=position, field="checkpoint")
 
 
@@ -90,10 +90,10 @@ def pack(batch: BeaconBatch, partitions: int) -> list[PackedBlock]:
     assert batch.numbered is not None
     clock_ns = time.time_ns()
     flat: list[Any] = []
-    for seen in batch.seen:
-        reason = seen.reason or UNSPECIFIED if seen.place in ("filtered", "dead") else None
-        extras = Extras(seen.observed_ms, seen.replay, reason, traceparent=seen.traceparent)
-        flat += (seen.place, seen.message_id, seen.event_ms, clock_ns, extras)
+    for seen_message in batch.seen:
+        reason = seen_message.reason or UNSPECIFIED if seen_message.place in ("filtered", "dead") else None
+        extras = Extras(seen_message.observed_ms, seen_message.replay, reason, traceparent=seen_message.traceparent)
+        flat += (seen_message.place, seen_message.message_id, seen_message.event_ms, clock_ns, extras)
     reader, refused = BeaconReader(keep_ids=batch.first, keep_traces=batch.first and traces_are_on()), RefusedBeacons()
     observed = reader.read(flat, clock_ns / 1e6, refused)
     if observed is None or refused.dropped or refused.unplaced:

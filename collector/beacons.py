@@ -69,9 +69,9 @@ class Beacons:
             async def put() -> Json[Accepted]:
                 places = {beacon["checkpoint"] for beacon in raw["beacons"]}
                 checkpoints = {f"{raw['node']}.{place}" for place in places}
-                known = await services.access.pipeline(caller, raw["pipeline"], checkpoints)
+                pipeline = await services.access.pipeline(caller, raw["pipeline"], checkpoints)
                 await services.access.spend(caller, len(raw["beacons"]))
-                batch = await services.work(caller, body, lambda: _checked(raw, known, kind))
+                batch = await services.work(caller, body, lambda: _checked(raw, pipeline, kind))
                 return await self._put(caller, batch, body)
 
             return await services.repeats.answer(caller.scope, key, _same(request, kind, body), put)
@@ -88,8 +88,8 @@ class Beacons:
                 await services.access.spend(caller, sent.number)
                 rejected, size = spans.Rejected(), sent.number * ITEM_BYTES
                 nodes = await services.work(caller, body, lambda: spans.beacons_of(sent.read(), rejected), size)
-                known = await self._known(caller, nodes)
-                batches = await services.work(caller, body, lambda: _batches(nodes, known, rejected), size)
+                pipelines = await self._known(caller, nodes)
+                batches = await services.work(caller, body, lambda: _batches(nodes, pipelines, rejected), size)
                 for batch in batches:
                     await self._put(caller, batch, body)
                 return Response(spans.write_response(rejected, kind), media_type=kind)

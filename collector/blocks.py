@@ -55,16 +55,18 @@ def split_blocks(body: bytes) -> list[bytes]:
         Problem: 400 for a body that ends in the middle of a block, 413 for more than `MAX_BLOCKS`, 422 for none.
     """
     values: list[bytes] = []
-    at = 0
-    while at < len(body):
-        start = at + _LENGTH.size
-        end = start + _LENGTH.unpack_from(body, at)[0] if start <= len(body) else len(body) + 1
+    position = 0
+    while position < len(body):
+        start = position + _LENGTH.size
+        end = start + _LENGTH.unpack_from(body, position)[0] if start <= len(body) else len(body) + 1
         if end > len(body):
-            raise Problem(400, "Broken body", f"expected blocks with their lengths; the one at byte {at} is cut short")
+            raise Problem(
+                400, "Broken body", f"expected blocks with their lengths; the one at byte {position} is cut short"
+            )
         if len(values) == MAX_BLOCKS:
             raise Problem(413, "Too many blocks", f"expected at most {MAX_BLOCKS} blocks; send fewer at a time")
         values.append(body[start:end])
-        at = end
+        position = end
     if not values:
         raise Problem(422, "Bad body", "expected at least one block")
     return values
@@ -73,10 +75,10 @@ def split_blocks(body: bytes) -> list[bytes]:
 def read_blocks(values: Sequence[bytes]) -> list[Block]:
     """Return these blocks, decoded; raise a Problem (422) that names the first that no part of lagloss could use."""
     blocks = [Block(value, _decoded(at, value)) for at, value in enumerate(values)]
-    for at, block in enumerate(blocks):
-        _check(at, block.content)
+    for index, block in enumerate(blocks):
+        _check(index, block.content)
         if block.content.pipeline != blocks[0].content.pipeline:
-            raise _bad(at, "pipeline", f"expected {blocks[0].content.pipeline}, as the first block's")
+            raise _bad(index, "pipeline", f"expected {blocks[0].content.pipeline}, as the first block's")
     return blocks
 
 
@@ -130,10 +132,10 @@ def accept_report(report: EmitterReport) -> None:
     except BadRecord as bad:
         fault = _fault(bad)
         raise Problem(422, "Bad report", fault.expected, position=fault.position, field=fault.field) from None
-    for at, tally in enumerate(report.tallies):
+    for index, tally in enumerate(report.tallies):
         if tally.window_start % WINDOW_S or tally.window_start < 0:
             detail = "expected a window_start in epoch seconds, a multiple of 60"
-            raise Problem(422, "Bad report", detail, position=at, field="tallies")
+            raise Problem(422, "Bad report", detail, position=index, field="tallies")
 
 
 def report_record(report: EmitterReport) -> RecordToWrite:

@@ -61,7 +61,7 @@ class Bodies:
         if encoding not in _UNPACK:
             detail = f"expected Content-Encoding {', '.join(_UNPACK)}"
             raise Problem(415, "Unknown encoding", detail, headers={"Accept-Encoding": "gzip, zstd, identity"})
-        unpack, held = _UNPACK[encoding], 0
+        unpack, size = _UNPACK[encoding], 0
         try:
             packed = bytearray()
             await tab.reach(_announced(request, max_bytes))
@@ -69,18 +69,18 @@ class Bodies:
                 if len(packed) + len(chunk) > max_bytes:
                     raise too_large(max_bytes)
                 await tab.reach(len(packed) + len(chunk))
-                held += self._take(caller, len(chunk))
+                size += self._take(caller, len(chunk))
                 packed += chunk
             body = packed if unpack is None else bytearray()
             for piece in unpack(packed) if unpack else ():
                 if len(body) + len(piece) > max_bytes:
                     raise too_large(max_bytes)
                 await tab.reach(len(body) + len(piece))
-                held += self._take(caller, len(piece))
+                size += self._take(caller, len(piece))
                 body += piece
             yield bytes(body).removeprefix(codecs.BOM_UTF8)  # no block, report or protobuf begins like it
         finally:
-            self._room.give_back(caller, held)
+            self._room.give_back(caller, size)
 
     def _take(self, caller: str, size: int) -> int:
         if not self._room.take(caller, size):

@@ -62,16 +62,16 @@ def read_events(body: bytes, media_type: str) -> tuple[BatchJson, str]:
     events = read if media_type == BATCHED else [read]
     if not isinstance(events, list) or not events:
         raise Problem(422, "Bad body", "expected a list of at least one event")
-    found = [_event(at, event) for at, event in enumerate(events)]
-    return _batch(found), _key(found)
+    beacons = [_event(index, event) for index, event in enumerate(events)]
+    return _batch(beacons), _key(beacons)
 
 
 def _event(position: int, raw: object) -> CloudEventJson:
     try:
         event = _EVENT.validate_python(raw)
     except ValidationError as error:
-        found = next(explain(error, raw))
-        raise _bad(position, write_path(found.path) if found.path else None, found.problem) from None
+        problem = next(explain(error, raw))
+        raise _bad(position, write_path(problem.path) if problem.path else None, problem.problem) from None
     for name in event:
         if not _ATTRIBUTE.fullmatch(name):
             raise _bad(position, name, "expected names of lower-case letters and digits")
@@ -82,11 +82,11 @@ def _batch(events: Sequence[CloudEventJson]) -> BatchJson:
     source = _SOURCE.fullmatch(events[0]["source"])
     if source is None:
         raise _bad(0, "source", "expected /pipelines/PIPELINE/nodes/NODE")
-    for at, event in enumerate(events):
+    for index, event in enumerate(events):
         if event["source"] != events[0]["source"]:
-            raise _bad(at, "source", "expected the same source as the first event's")
+            raise _bad(index, "source", "expected the same source as the first event's")
         if not event["type"].startswith(TYPE_PREFIX):
-            raise _bad(at, "type", f"expected {TYPE_PREFIX}in, out, filtered or dead")
+            raise _bad(index, "type", f"expected {TYPE_PREFIX}in, out, filtered or dead")
     beacons = [_beacon(event) for event in events]
     batch = {"pipeline": source[1], "node": source[2], "beacons": beacons}
     try:

@@ -39,12 +39,12 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
     @app.get("/v1/pipelines/{name}", responses=refused)
     async def get_pipeline(name: Name, request: Request) -> Json[PipelineDocument]:
         """Return the newest version."""
-        return await services.answered("definitions", request, lambda asked: api.get(asked, name))
+        return await services.answered("definitions", request, lambda asking: api.get(asking, name))
 
     @app.get("/v1/pipelines/{name}/versions", responses=refused)
     async def get_versions(name: Name, request: Request) -> Json[list[PipelineDocument]]:
         """Return all versions, oldest first."""
-        return await services.answered("definitions", request, lambda asked: api.versions(asked, name))
+        return await services.answered("definitions", request, lambda asking: api.versions(asking, name))
 
     @app.put(
         "/v1/pipelines/{name}",
@@ -54,12 +54,12 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
     )
     async def put_pipeline(name: Name, request: Request) -> Json[PipelineDocument]:
         """Store a definition, as `lagloss apply` does: 201 with the new version, 200 if nothing changed."""
-        return await services.answered("definitions", request, lambda asked: api.put(asked, name))
+        return await services.answered("definitions", request, lambda asking: api.put(asking, name))
 
     @app.delete("/v1/pipelines/{name}", status_code=204, responses=refused)
     async def delete_pipeline(name: Name, request: Request) -> Response:
         """Delete a pipeline. Its windows stay until retention takes them; PUT makes its next version."""
-        return await services.answered("definitions", request, lambda asked: api.delete(asked, name))
+        return await services.answered("definitions", request, lambda asking: api.delete(asking, name))
 
     @app.get("/v1/schemas/pipeline.json")
     async def pipeline_schema() -> Json[dict[str, Any]]:
@@ -92,8 +92,8 @@ class Definitions:
     async def versions(self, request: Request, name: str) -> Json[list[PipelineDocument]]:
         access = self._services.access
         caller = await self._admit(request, name)
-        known = await access.pipeline(caller, name)
-        await access.charge_question(caller, 1 if known is None else known.version)
+        newest = await access.pipeline(caller, name)
+        await access.charge_question(caller, 1 if newest is None else newest.version)
         found = await self._ask(lambda store: store.versions_of(name))
         return Json([stored.document() for stored in found])
 

@@ -131,9 +131,9 @@ class Emitters:
         for task in self._replaced:
             task.cancel()
         self._served.clear()
-        for each in served:
-            if each.watcher is not None:
-                each.watcher.cancel()
+        for emitter in served:
+            if emitter.watcher is not None:
+                emitter.watcher.cancel()
         await asyncio.gather(*(asyncio.to_thread(each.emitter.close, CLOSE_S) for each in served))
 
     async def _watch(self, pipeline: str, served: _Served) -> None:
@@ -192,23 +192,28 @@ class Emitters:
         await asyncio.to_thread(self._served.pop(least).emitter.close, CLOSE_S)
 
 
-def _size(seen: Seen) -> int:
+def _size(message: Seen) -> int:
     """Return the memory that a beacon takes at most, in bytes."""
-    return BEACON_BYTES + len(seen.message_id) + 4 * (len(seen.reason or "") + len(seen.replay or ""))
+    return BEACON_BYTES + len(message.message_id) + 4 * (len(message.reason or "") + len(message.replay or ""))
 
 
 def _observe_all(emitter: Emitter, batch: Sequence[Seen]) -> None:
-    for seen in batch:
-        _observe(emitter, seen)
+    for message in batch:
+        _observe(emitter, message)
 
 
-def _observe(emitter: Emitter, seen: Seen) -> None:
-    kind, _, to = seen.place.partition(":")
-    message_id, event_ms, observed_ms, replay = seen.message_id, seen.event_ms, seen.observed_ms, seen.replay
+def _observe(emitter: Emitter, message: Seen) -> None:
+    kind, _, to = message.place.partition(":")
+    message_id, event_ms, observed_ms, replay = (
+        message.message_id,
+        message.event_ms,
+        message.observed_ms,
+        message.replay,
+    )
     if kind == "in":
-        emitter.received(message_id, event_ms, observed_at=observed_ms, replay=replay, traceparent=seen.traceparent)
+        emitter.received(message_id, event_ms, observed_at=observed_ms, replay=replay, traceparent=message.traceparent)
     elif kind == "out":
         emitter.sent(message_id, event_ms, to=to or None, observed_at=observed_ms, replay=replay)
     else:
         say = emitter.filtered if kind == "filtered" else emitter.dead_lettered
-        say(message_id, event_ms, seen.reason or UNSPECIFIED, observed_at=observed_ms, replay=replay)
+        say(message_id, event_ms, message.reason or UNSPECIFIED, observed_at=observed_ms, replay=replay)

@@ -57,12 +57,12 @@ class Repeats:
         self._callers: dict[str, _Caller] = {}
 
     def __len__(self) -> int:
-        return sum(len(each.answers) for each in self._callers.values())
+        return sum(len(caller.answers) for caller in self._callers.values())
 
     @property
     def size(self) -> int:
         """Memory of all that is kept, in bytes."""
-        return sum(each.size for each in self._callers.values())
+        return sum(caller.size for caller in self._callers.values())
 
     async def answer(self, caller: str, key: str | None, request: bytes, respond: Callable[[], Awaitable[R]]) -> R:
         """Return what `respond` answers, or its first answer to the same request. A repetition that arrives while the
@@ -80,11 +80,11 @@ class Repeats:
             raise Problem(400, "Bad key", f"expected 1 to {MAX_KEY_CHARS} characters", field="Idempotency-Key")
         digest = hashlib.sha256(request).digest()
         self._forget_old(caller)
-        kept = self._callers[caller].answers.get(key) if caller in self._callers else None
-        if kept is not None and kept.digest != digest:
+        answer = self._callers[caller].answers.get(key) if caller in self._callers else None
+        if answer is not None and answer.digest != digest:
             raise Problem(422, "Key used before", "this key came with another request before", field="Idempotency-Key")
-        if kept is not None:
-            response = await asyncio.shield(kept.response)
+        if answer is not None:
+            response = await asyncio.shield(answer.response)
             if response is None:
                 raise busy("the first request with this key failed; send it again later")
             return cast("R", response)  # the digest is of the route, too
@@ -123,7 +123,7 @@ class Repeats:
         """Forget the oldest answers of the callers that have the most, while there is too much of them. Requests in
         progress stay: what bounds those is the room for their bodies."""
         while self.size > self._max_bytes:
-            oldest = {name: key for name, each in self._callers.items() if (key := each.oldest()) is not None}
+            oldest = {name: key for name, caller in self._callers.items() if (key := caller.oldest()) is not None}
             if not oldest:
                 return
             caller = max(oldest, key=lambda name: self._callers[name].size)

@@ -25,8 +25,8 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         """Return what an emitter must know: the number of partitions, and which ids to send."""
 
         async def answer(request: Request) -> Json[Intake]:
-            known = await services.access.pipeline(await services.access.caller(request), name)
-            sample = SAMPLE_ALL if known is None else known.sample
+            pipeline = await services.access.pipeline(await services.access.caller(request), name)
+            sample = SAMPLE_ALL if pipeline is None else pipeline.sample
             return Json(Intake(services.partitions(), sample))
 
         return await services.answered("intake", request, answer)

@@ -160,16 +160,18 @@ class Writer:
         group.left = len(group.records)
         group.positions = [None] * group.left
         self._in_flight += group.left
-        for at, record in enumerate(group.records):
-            outlet.send(Outgoing(record.topic, record.key, record.value, self._listener(group, at), record.partition))
+        for index, record in enumerate(group.records):
+            outlet.send(
+                Outgoing(record.topic, record.key, record.value, self._listener(group, index), record.partition)
+            )
 
-    def _listener(self, group: _Group, at: int) -> Callable[[int | None, int], None]:
+    def _listener(self, group: _Group, number: int) -> Callable[[int | None, int], None]:
         def done(partition: int | None, offset: int) -> None:
             self._in_flight -= 1
             with self._condition:
-                self._room.give_back(group.pipeline, group.records[at].held_bytes)
+                self._room.give_back(group.pipeline, group.records[number].held_bytes)
             if partition is not None:
-                group.positions[at] = LogPosition(partition, offset)
+                group.positions[number] = LogPosition(partition, offset)
             group.left -= 1
             if not group.left:
                 group.report(group.positions)

@@ -138,17 +138,17 @@ class MetadataCache:
     def _read(self, store: Store) -> Snapshot:
         taken_at = time.monotonic()
         with store.engine.connect() as connection:
-            found = tokens.read(connection)
+            snapshot = tokens.read(connection)
         definitions = self._definitions
         assert definitions is not None
         definitions.look()
-        self.unreadable.replace("token", found.unreadable)
+        self.unreadable.replace("token", snapshot.unreadable)
         self.unreadable.replace("definition", definitions.unreadable)
         return Snapshot(
             taken_at,
-            {token.id: token for token in found if token.revoked_at_ms is None},
-            frozenset(token.pipeline for token in found) | {row.pipeline for row in found.unreadable},
-            {name: known for name, known in definitions.pipelines.items() if known is not None},
+            {token.id: token for token in snapshot if token.revoked_at_ms is None},
+            frozenset(token.pipeline for token in snapshot) | {row.pipeline for row in snapshot.unreadable},
+            {name: stored for name, stored in definitions.pipelines.items() if stored is not None},
             definitions.waiting,
         )
 

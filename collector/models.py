@@ -123,17 +123,17 @@ def as_batch(raw: BatchJson, known: KnownPipeline | None) -> BeaconBatch:
         raw["pipeline"],
         node,
         raw.get("first", False) if known is None else node in known.sources,
-        [as_seen(at, beacon) for at, beacon in enumerate(raw["beacons"])],
+        [as_seen(index, beacon) for index, beacon in enumerate(raw["beacons"])],
         Numbered(raw["emitter"].bytes, raw["seq"]) if "emitter" in raw else None,
     )
 
 
-def as_seen(at: int, beacon: BeaconJson) -> Seen:
+def as_seen(number: int, beacon: BeaconJson) -> Seen:
     """Return the beacon at this position of a batch; see `as_batch`."""
     message_id = beacon["message_id"]
     if not message_id.isascii() and not _id_fits(message_id):
         detail = f"expected 1 to {MAX_ID_BYTES} bytes of UTF-8"
-        raise Problem(422, "Bad beacon", detail, position=at, field="message_id")
+        raise Problem(422, "Bad beacon", detail, position=number, field="message_id")
     return Seen(
         beacon["checkpoint"],
         message_id,
@@ -179,7 +179,7 @@ def _demand_few_members(document: object, whole: str) -> None:
         if isinstance(part, dict) and len(part) > MAX_MEMBERS:
             raise Problem(422, f"Bad {whole}", f"expected at most {MAX_MEMBERS} members in an object")
         inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-        parts.extend(each for each in inner if isinstance(each, dict | list))
+        parts.extend(member for member in inner if isinstance(member, dict | list))
 
 
 def invalid(error: ValidationError, document: object, whole: str, part: str, parts: str) -> Problem:
@@ -187,8 +187,8 @@ def invalid(error: ValidationError, document: object, whole: str, part: str, par
     position."""
     if error.error_count() > MAX_ERRORS:  # each takes 1 KB to look at
         return Problem(422, f"Bad {whole}", f"expected a {whole}, found over {MAX_ERRORS} errors in it")
-    found = next(explain(error, document))
-    path, detail = found.path, found.problem
+    problem = next(explain(error, document))
+    path, detail = problem.path, problem.problem
     is_part = path[:1] == (parts,) and len(path) > 1 and isinstance(path[1], int)
     if not is_part:
         return Problem(422, f"Bad {whole}", detail, field=write_path(path) if path else None)
@@ -242,7 +242,7 @@ class TallyJson(_Strict):
             self.window_start,
             self.beacons,
             self.id_sum,
-            Sketch.from_bins({each.key: each.count for each in self.lag_sketch if each.count}),
+            Sketch.from_bins({bin_.key: bin_.count for bin_ in self.lag_sketch if bin_.count}),
             _in_order(self.ranges),
             self.replay,
             self.sample,
@@ -287,7 +287,7 @@ class ReportJson(_Strict):
             self.sent_at,
             self.closed,
             self.final_through,
-            tuple(Progress(each.checkpoint, each.lane, each.until) for each in self.progress),
+            tuple(Progress(progress.checkpoint, progress.lane, progress.until) for progress in self.progress),
             tuple(tally.tally() for tally in self.tallies),
             self.resumes,
             self.labels,

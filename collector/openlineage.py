@@ -108,16 +108,16 @@ def _reports(event: _Event) -> Iterator[TaskRunJson]:
     if state is None or (facets.airflow is None and facets.dag_run is None):
         return
     if facets.airflow is not None and facets.airflow.task is not None:
-        of, one = facets.airflow.task, facets.airflow.task_instance
+        of, task_instance = facets.airflow.task, facets.airflow.task_instance
         started = event.event_time if event.event_type == "START" else None
-        index = -1 if one.map_index is None else one.map_index
-        task = {"task": of.task_id, "try": one.try_number, "map_index": index}
+        index = -1 if task_instance.map_index is None else task_instance.map_index
+        task = {"task": of.task_id, "try": task_instance.try_number, "map_index": index}
         yield _report(facets.airflow, event, task=_task(task, state, event, started))
     elif facets.dag_run is not None:
         began = facets.dag_run.dag_run.start_date or (event.event_time if event.event_type == "START" else None)
         yield _report(facets.dag_run, event, run=_run(state, event, began))
         tasks = facets.state.tasks.items() if state != "running" else ()
-        unheard = ((name, each) for name, each in tasks if each in ("upstream_failed", "skipped"))
+        unheard = ((name, facet) for name, facet in tasks if facet in ("upstream_failed", "skipped"))
         for name, task_state in islice(unheard, MAX_TASKS):  # they have no event of their own
             never = {"task": name, "try": 0, "map_index": -1}
             yield _report(facets.dag_run, event, task=_task(never, task_state, event, None))
@@ -127,19 +127,19 @@ def _run(state: RunState, event: _Event, started: object) -> RunJson:
     return RunJson.model_validate({"state": state, "at": event.event_time, "started_at": started})
 
 
-def _task(of: dict[str, Any], state: str, event: _Event, started: object) -> TaskJson:
-    return TaskJson.model_validate({**of, "state": state, "at": event.event_time, "started_at": started})
+def _task(task: dict[str, Any], state: str, event: _Event, started: object) -> TaskJson:
+    return TaskJson.model_validate({**task, "state": state, "at": event.event_time, "started_at": started})
 
 
 def _report(
-    of: _AirflowFacet, event: _Event, *, run: RunJson | None = None, task: TaskJson | None = None
+    facet: _AirflowFacet, event: _Event, *, run: RunJson | None = None, task: TaskJson | None = None
 ) -> TaskRunJson:
-    dag_run = of.dag_run
+    dag_run = facet.dag_run
     has_interval = dag_run.data_interval_start is not None and dag_run.data_interval_end is not None
     due = dag_run.data_interval_end or dag_run.logical_date or dag_run.run_after or event.event_time
     return TaskRunJson.model_validate(
         {
-            "dag": dag_run.dag_id or of.dag.dag_id,
+            "dag": dag_run.dag_id or facet.dag.dag_id,
             "run_id": dag_run.run_id,
             "due_at": due,
             "interval_start": dag_run.data_interval_start if has_interval else None,

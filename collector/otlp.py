@@ -107,19 +107,19 @@ class NodeSpans:
 
     @property
     def checkpoints(self) -> frozenset[str]:
-        return frozenset(f"{self.node}.{seen.place}" for seen in self.seen)
+        return frozenset(f"{self.node}.{message.place}" for message in self.seen)
 
     def batch(self, known: KnownPipeline | None, rejected: Rejected) -> BeaconBatch | None:
         """Make a batch of the acceptable spans, if there are any; reject the others."""
         first = known is not None and self.node in known.sources
         good = []
-        for seen, span in zip(self.seen, self.spans, strict=True):
+        for message, span in zip(self.seen, self.spans, strict=True):
             try:
-                check(BeaconBatch(self.pipeline, self.node, first, (seen,)), known)
+                check(BeaconBatch(self.pipeline, self.node, first, (message,)), known)
             except Problem as problem:
                 rejected.add(span, str(problem))
             else:
-                good.append(seen)
+                good.append(message)
         return BeaconBatch(self.pipeline, self.node, first, good) if good else None
 
 
@@ -210,14 +210,14 @@ def beacons_of(spans: Iterable[SentSpan], rejected: Rejected) -> list[NodeSpans]
         node = span.resource.get("lagloss.node") or span.resource.get("service.name")
         try:
             names = _NAME.validate_python(pipeline), _NAME.validate_python(node)
-            seen = _seen(span, received=operation in TAKEN_IN)
+            message = _seen(span, received=operation in TAKEN_IN)
         except ValidationError as error:
             rejected.add(span, _why(error))
         except (Problem, ValueError) as problem:
             rejected.add(span, str(problem))
         else:
             place = nodes.setdefault(names, NodeSpans(*names))
-            place.seen.append(seen)
+            place.seen.append(message)
             place.spans.append(span)
     return list(nodes.values())
 
@@ -231,20 +231,20 @@ def _seen(span: SentSpan, *, received: bool) -> Seen:
         "event_time": attributes.get("lagloss.event_time"),
         "traceparent": write_traceparent(span.trace_id, span.span_id),
     }
-    seen = as_seen(0, _BEACON.validate_python(beacon))
+    message = as_seen(0, _BEACON.validate_python(beacon))
     name, sent_ns = ("startTimeUnixNano", span.start_ns) if received else ("endTimeUnixNano", span.end_ns)
     try:
         observed_ms = None if sent_ns in (None, "") else read_time(sent_ns, "ns")
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    return seen._replace(observed_ms=observed_ms or None)
+    return message._replace(observed_ms=observed_ms or None)
 
 
 def _why(error: ValidationError) -> str:
-    found = next(explain(error, keys_given(error)))
-    field = write_path(found.path) if found.path else "lagloss.pipeline and lagloss.node or service.name"
+    problem = next(explain(error, keys_given(error)))
+    field = write_path(problem.path) if problem.path else "lagloss.pipeline and lagloss.node or service.name"
     names = {"message_id": "messaging.message.id", "event_time": "lagloss.event_time", "checkpoint": "lagloss.to"}
-    return f"{names.get(field, field)}: {found.problem}"
+    return f"{names.get(field, field)}: {problem.problem}"
 
 
 # -- protobuf ---------------------------------------------------------------------------------------------------------
@@ -297,8 +297,8 @@ _Parts: Final = _parts_class()
 
 def _parts(message: bytes, number: int) -> Iterable[bytes]:
     """Return the encoded messages in one field of an encoded message, whatever is in them."""
-    found: Iterable[bytes] = getattr(_Parts.FromString(message), f"in_{number}")
-    return found
+    parts: Iterable[bytes] = getattr(_Parts.FromString(message), f"in_{number}")
+    return parts
 
 
 def _of_protobuf(span: Span, resource: Mapping[str, Value]) -> SentSpan:
@@ -378,10 +378,10 @@ def _json_attributes(part: object) -> Iterator[tuple[str, Value]]:
 def _json_id(text: object, size: int) -> bytes:
     """Return an id that is written in hex; none for another text, such as the base64 of protobuf's own JSON."""
     try:
-        found = bytes.fromhex(text) if isinstance(text, str) else b""
+        raw = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:
         return b""
-    return found if len(found) == size else b""
+    return raw if len(raw) == size else b""
 
 
 def _json_nanos(value: object) -> object:

@@ -44,7 +44,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
     )
     async def post_task_runs(request: Request) -> Json[Recorded]:
         """Take reports of DAG runs and tasks; 202 once they are stored. Repeated and reordered ones change nothing."""
-        return await services.answered("task-runs", request, lambda asked: runs.post(asked, read_reports))
+        return await services.answered("task-runs", request, lambda asking: runs.post(asking, read_reports))
 
     @app.post(
         "/v1/lineage",
@@ -54,7 +54,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
     )
     async def post_lineage(request: Request) -> Json[Recorded]:
         """Take one OpenLineage event, of Airflow's provider; others are answered as ignored."""
-        return await services.answered("lineage", request, lambda asked: runs.post(asked, openlineage.read_event))
+        return await services.answered("lineage", request, lambda asking: runs.post(asking, openlineage.read_event))
 
     @app.get("/v1/pipelines/{name}/whole", responses=documented(401, 403, 404, 422, 503))
     async def get_whole(
@@ -65,7 +65,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         node: Name | None = None,
     ) -> Json[WholenessDocument]:
         """Return whether all messages with from <= event time < to have come through, or as far as out of a node."""
-        return await services.answered("whole", request, lambda asked: runs.whole(asked, name, from_, to, node))
+        return await services.answered("whole", request, lambda asking: runs.whole(asking, name, from_, to, node))
 
 
 class TaskRuns:
@@ -85,8 +85,8 @@ class TaskRuns:
         await services.access.spend(caller, len(owned))
         if owned:
             await ask(lambda: _record(store, owned))
-        known = len({id(report) for _, report in owned})
-        return Json(Recorded(known, len(reports) - known), 202)
+        count = len({id(report) for _, report in owned})
+        return Json(Recorded(count, len(reports) - count), 202)
 
     async def whole(
         self, request: Request, name: str, from_: str, to: str, node: str | None
@@ -99,12 +99,12 @@ class TaskRuns:
             if not from_s < to_s <= from_s + MAX_SPAN_S:
                 raise Problem(422, "Bad span", f"expected from < to, {MAX_SPAN_S // 3600} hours apart at most")
             await self._services.access.charge_question(caller, (to_s - from_s) // UNIT_S)
-            found = await ask(lambda: read_wholeness(store, name, from_s, to_s, node))
+            wholeness = await ask(lambda: read_wholeness(store, name, from_s, to_s, node))
         except UnknownPipeline as error:
             raise Problem(404, "Unknown pipeline", str(error)) from None
         except UsageError as error:
             raise Problem(422, "Bad question", str(error)) from None
-        return Json(found.document())
+        return Json(wholeness.document())
 
     async def _owned(self, caller: Caller, reports: list[RunReport]) -> list[tuple[str, RunReport]]:
         """Return the reports with the pipelines that name their DAG: that of the caller's token, or without one all

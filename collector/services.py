@@ -96,10 +96,10 @@ def media_type(request: Request, *expected: str) -> str:
     Raises:
         Problem: 415 for another, and for none: a browser leaves it out of what a page of any site may send.
     """
-    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if found not in expected:
-        raise Problem(415, "Unknown type", f"expected Content-Type {' or '.join(expected)}, found {found!r}")
-    return found
+    type_ = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if type_ not in expected:
+        raise Problem(415, "Unknown type", f"expected Content-Type {' or '.join(expected)}, found {type_!r}")
+    return type_
 
 
 def body_document(schemas: dict[str, Any]) -> dict[str, Any]:
@@ -111,10 +111,10 @@ def body_document(schemas: dict[str, Any]) -> dict[str, Any]:
 def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
     """Return a schema without references into itself, which would lead nowhere in a larger document."""
     if isinstance(part, list):
-        return [_inlined(each, definitions) for each in part]
+        return [_inlined(item, definitions) for item in part]
     if not isinstance(part, dict):
         return part
     target = part.get("$ref")
     whole = part | definitions[target.removeprefix("#/$defs/")] if isinstance(target, str) else part
     hidden = ("$ref", "$defs", "$schema")
-    return {name: _inlined(each, definitions) for name, each in whole.items() if name not in hidden}
+    return {name: _inlined(item, definitions) for name, item in whole.items() if name not in hidden}

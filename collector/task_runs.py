@@ -88,19 +88,19 @@ class Recorded(Struct):
 
 def read_reports(body: bytes) -> list[RunReport]:
     """Return the reports in a body; raise a Problem (422) that names position and field if it is malformed."""
-    found = validated(_REPORTS, body, "reports", "report", "reports")
-    return [as_report(report) for report in found.reports]
+    reports = validated(_REPORTS, body, "reports", "report", "reports")
+    return [as_report(report) for report in reports.reports]
 
 
 def as_report(report: TaskRunJson) -> RunReport:
     """Return the report in the form that is stored."""
 
-    def event(of: RunJson | TaskJson | None) -> StateAt | None:
-        if of is None:
+    def event(task: RunJson | TaskJson | None) -> StateAt | None:
+        if task is None:
             return None
-        started = None if of.started_at is None else int(of.started_at)
-        ended = int(of.at if of.ended_at is None else of.ended_at)
-        return StateAt(of.state, int(of.at), started, None if of.state in ("queued", "running") else ended)
+        started = None if task.started_at is None else int(task.started_at)
+        ended = int(task.at if task.ended_at is None else task.ended_at)
+        return StateAt(task.state, int(task.at), started, None if task.state in ("queued", "running") else ended)
 
     interval = None
     if report.interval_start is not None and report.interval_end is not None:

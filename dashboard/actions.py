@@ -33,9 +33,9 @@ def acknowledge(store: Store, incident: str, note: str | None = None, author: st
         NotAllowed, BadText, UnknownIncident, AmbiguousIncident, AlreadyAcknowledged, IncidentIsResolved.
     """
     by, text = doer(author), _short("a note", note or "") or None
-    found = read_incident(store, incident)
-    require_operator_of(found.pipeline)
-    taken = incident_actions.acknowledge(store.unscoped, str(found.id), by, text)
+    record = read_incident(store, incident)
+    require_operator_of(record.pipeline)
+    taken = incident_actions.acknowledge(store.unscoped, str(record.id), by, text)
     _log.info("acknowledged", incident=str(taken), by=by)
     return taken
 
@@ -54,9 +54,11 @@ def silence(
     if len(given) > MAX_MATCHERS:
         raise BadSilence(expected=f"at most {MAX_MATCHERS} matchers", found="more")
     why = _short("a reason", reason)
-    made, about = incident_actions.silence(store.unscoped, limited(store, given), reason=why, author=by, for_s=for_s)
-    _log.info("silenced", silence=made.id, matchers=made.matchers, by=by)
-    return made, about
+    silenced, about = incident_actions.silence(
+        store.unscoped, limited(store, given), reason=why, author=by, for_s=for_s
+    )
+    _log.info("silenced", silence=silenced.id, matchers=silenced.matchers, by=by)
+    return silenced, about
 
 
 def end_silence(store: Store, silence_id: str, author: str | None = None) -> None:

@@ -61,12 +61,12 @@ def backtest(
 
 def _run(argv: Sequence[str], settings: Settings, timeout_s: float) -> Document:
     # the other secrets of the dashboard are not for it
-    given = {f"{ENV_PREFIX}{name}".upper(): "" for name in SECRETS}
-    given[f"{ENV_PREFIX}DATABASE_URL"] = settings.require_database()
+    environment = {f"{ENV_PREFIX}{name}".upper(): "" for name in SECRETS}
+    environment[f"{ENV_PREFIX}DATABASE_URL"] = settings.require_database()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             # the thread that starts it is of a pool, and lives as long as this process
-            done = run(argv, given, timeout_s=timeout_s, on_parent_death=signal.SIGKILL, stdout=out, stderr=err)
+            done = run(argv, environment, timeout_s=timeout_s, on_parent_death=signal.SIGKILL, stdout=out, stderr=err)
         except subprocess.TimeoutExpired as error:
             detail = f"it took longer than {timeout_s:g} s. Choose a shorter time."
             raise BacktestFailed(detail=detail) from error
@@ -82,10 +82,10 @@ def _document(out: IO[bytes]) -> Document:
     if len(text) > MAX_BYTES:
         raise BacktestFailed(detail=f"it found more than {MAX_BYTES >> 20} MiB of incidents. Choose a shorter time.")
     try:
-        found: Document = json.loads(text)
+        document: Document = json.loads(text)
     except ValueError as error:
         raise BacktestFailed(detail="what it printed is no JSON document") from error
-    return found
+    return document
 
 
 def _last_line(err: IO[bytes]) -> str:

@@ -97,13 +97,13 @@ def palette(dark: bool) -> Palette:
 
 def translucent(colour: str, share: float) -> str:
     """Return `#rrggbb` as seen through: 0 is invisible, 1 the colour itself."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = (int(colour[index : index + 2], 16) for index in (1, 3, 5))
     return f"rgba({red},{green},{blue},{share:g})"
 
 
 def hues(nodes: Sequence[str]) -> dict[str, str]:
     """Return the colour of each node, by its place in the flow."""
-    return {node: NODE_HUES[at % len(NODE_HUES)] for at, node in enumerate(nodes)}
+    return {node: NODE_HUES[index % len(NODE_HUES)] for index, node in enumerate(nodes)}
 
 
 def css_variables(only: Palette | None = None) -> str:
@@ -115,7 +115,7 @@ def css_variables(only: Palette | None = None) -> str:
             return str(getattr(only, name))
         return f"light-dark({getattr(LIGHT, name)}, {getattr(DARK, name)})"
 
-    colours = (f"--ll-{each.name}: {colour(each.name)}" for each in fields(Palette))
+    colours = (f"--ll-{field.name}: {colour(field.name)}" for field in fields(Palette))
     sizes = (f"--ll-size-{name}: {px}px" for name, px in SIZES.items())
     spaces = (f"--ll-space-{name}: {px}px" for name, px in SPACES.items())
     return f":root {{ {'; '.join([*colours, *sizes, *spaces])}; --ll-font: {FONT}; --ll-mono: {MONO}; }}"

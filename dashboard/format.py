@@ -85,9 +85,9 @@ def verdict_sentence(window: Window, max_loss_ratio: float) -> str:
 
 
 def _side_lost(side: SideCounts) -> str:
-    lost, of = side.lost_min, side.messages
-    ratio = fmt.percent(lost / of)
-    return f"Side {side.name} by itself lost {fmt.count(lost)} of {fmt.counted(of, 'message')} ({ratio}): loss."
+    lost, total = side.lost_min, side.messages
+    ratio = fmt.percent(lost / total)
+    return f"Side {side.name} by itself lost {fmt.count(lost)} of {fmt.counted(total, 'message')} ({ratio}): loss."
 
 
 def _certain(window: Window, lost: int, total: int, max_loss_ratio: float) -> str:

@@ -203,40 +203,40 @@ class Identities:
 
         Raises whatever a `missing` function raises.
         """
-        found = self.find(carrier)
-        if found is None:
+        identity = self.find(carrier)
+        if identity is None:
             if self._missing == "draw":
                 return self._traced(draw_identity(), carrier)
             if callable(self._missing):
-                found = self._traced(_with_replay(self._missing(carrier), carrier), carrier)
-            if found is None:
+                identity = self._traced(_with_replay(self._missing(carrier), carrier), carrier)
+            if identity is None:
                 self.count_skipped()
-        return found
+        return identity
 
-    def _traced(self, found: Identity | None, carrier: Carrier) -> Identity | None:
+    def _traced(self, identity_: Identity | None, carrier: Carrier) -> Identity | None:
         """Return the identity with the trace that the headers name, unless it names one itself."""
-        if not self.reads_traces or found is None or found.traceparent is not None:
-            return found
+        if not self.reads_traces or identity_ is None or identity_.traceparent is not None:
+            return identity_
         traceparent = traceparent_of(carrier.headers)
-        return found if traceparent is None else found._replace(traceparent=traceparent)
+        return identity_ if traceparent is None else identity_._replace(traceparent=traceparent)
 
     def count_skipped(self) -> None:
         """Count a message that sends no beacon."""
         self._skipped.add()
 
 
-def _checked(found: Identity | None, carrier: Carrier) -> Identity | None:
+def _checked(identity_: Identity | None, carrier: Carrier) -> Identity | None:
     """Return the identity if emitters would accept it, else None. Raises whatever a malformed identity causes."""
-    if found is None or not 1 <= len(found.message_id.encode()) <= MAX_ID_BYTES:
+    if identity_ is None or not 1 <= len(identity_.message_id.encode()) <= MAX_ID_BYTES:
         return None
-    return _with_replay(found._replace(event_time_ms=int(epoch_ms(found.event_time_ms))), carrier)
+    return _with_replay(identity_._replace(event_time_ms=int(epoch_ms(identity_.event_time_ms))), carrier)
 
 
-def _with_replay(found: Identity | None, carrier: Carrier) -> Identity | None:
+def _with_replay(identity_: Identity | None, carrier: Carrier) -> Identity | None:
     """Return the identity with the replay that the headers name, unless it names one itself."""
-    if found is None or found.replay is not None:
-        return found
-    return found._replace(replay=replay_of(carrier.headers))
+    if identity_ is None or identity_.replay is not None:
+        return identity_
+    return identity_._replace(replay=replay_of(carrier.headers))
 
 
 def mapping_of(headers: Iterable[tuple[str, Any]] | Mapping[str, Any] | None) -> dict[str, bytes]:

@@ -128,10 +128,10 @@ def emit_now(df: DataFrame, pipeline: str, node: str, kind: BeaconKind, **option
 
 
 def _expect(df: DataFrame, column: str, types: tuple[type[DataType], ...], what: str) -> None:
-    found = [field for field in df.schema.fields if field.name == column]
-    if [field for field in found if isinstance(field.dataType, types)]:
+    fields = [field for field in df.schema.fields if field.name == column]
+    if [field for field in fields if isinstance(field.dataType, types)]:
         return
-    kind = found[0].dataType.simpleString() if found else "no such column"
+    kind = fields[0].dataType.simpleString() if fields else "no such column"
     raise ValueError(f"expected a column {column} of {what}, found {kind}")
 
 
@@ -146,8 +146,12 @@ def observe_partition(
         for batch in batches:
             ids, times = batch.column(observation.id_column), batch.column(observation.time_column)
             is_known = pc.and_(pc.is_valid(ids), pc.is_valid(times))
-            known = batch.filter(is_known)
-            observe(known, known.column(observation.id_column), _epoch_ms(known.column(observation.time_column)))
+            known_rows = batch.filter(is_known)
+            observe(
+                known_rows,
+                known_rows.column(observation.id_column),
+                _epoch_ms(known_rows.column(observation.time_column)),
+            )
             skipped = len(batch) - (pc.sum(is_known).as_py() or 0)
             if skipped and observation.skipped is not None:
                 observation.skipped.add(skipped)

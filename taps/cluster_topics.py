@@ -33,11 +33,11 @@ class TopicIs(NamedTuple):
     partitions: tuple[int, ...]
     leaderless: frozenset[int] = frozenset()
 
-    def led(self, wanted: Collection[int] | None) -> tuple[int, ...]:
+    def led(self, requested: Collection[int] | None) -> tuple[int, ...]:
         """Return the wanted partitions that can be asked; none if all are wanted, and some cannot."""
-        if wanted is None:
+        if requested is None:
             return () if self.leaderless else self.partitions
-        return tuple(at for at in wanted if at not in self.leaderless)
+        return tuple(partition for partition in requested if partition not in self.leaderless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class ClusterTopics:
         """
         with self._asking:
             self._wanted[topic] = time.monotonic(), partitions
-            found = self._found.get(topic)
-            if found is None or not _is_usable(found, after, partitions or ()):
+            result = self._found.get(topic)
+            if result is None or not _is_usable(result, after, partitions or ()):
                 self._look_at_all()
-                found = self._found[topic]
-        if isinstance(found, _Failed):
-            raise KafkaException(found.error)
-        return found
+                result = self._found[topic]
+        if isinstance(result, _Failed):
+            raise KafkaException(result.error)
+        return result
 
     def describe(self, topic: str) -> TopicIs:
         """Return a topic's id and partitions."""
@@ -101,18 +101,20 @@ class ClusterTopics:
         """Return by partition the offset of the first record whose timestamp is at or after a moment; its end if there
         is none."""
         places = [TopicPartition(topic, partition) for partition in partitions]
-        found = self._offsets(places, OffsetSpec.for_timestamp(moment_ms), IsolationLevel.READ_UNCOMMITTED)
+        futures = self._offsets(places, OffsetSpec.for_timestamp(moment_ms), IsolationLevel.READ_UNCOMMITTED)
         ends = self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
         deadline = time.monotonic() + TIMEOUT_S
-        offsets = {at: self._answer(topic, future, deadline).offset for (_, at), future in found.items()}
+        offsets = {
+            partition: self._answer(topic, future, deadline).offset for (_, partition), future in futures.items()
+        }
         return {
-            at: offset if offset >= 0 else self._answer(topic, ends[topic, at], deadline).offset
-            for at, offset in offsets.items()
+            partition: offset if offset >= 0 else self._answer(topic, ends[topic, partition], deadline).offset
+            for partition, offset in offsets.items()
         }
 
     def _look_at_all(self) -> None:
         asked_at = time.monotonic()
-        self._wanted = {topic: wanted for topic, wanted in self._wanted.items() if asked_at - wanted[0] < WANTED_S}
+        self._wanted = {topic: request for topic, request in self._wanted.items() if asked_at - request[0] < WANTED_S}
         described = self._describe(list(self._wanted))
         # Without its leader, the client would look for it until the time is up, and leave the other topics waiting.
         led = {
@@ -123,45 +125,50 @@ class ClusterTopics:
         looks = self._look(led)
         ended_at = time.monotonic()
         self._found = {}
-        for topic, found in described.items():
-            if isinstance(found, KafkaException):
-                self._found[topic] = _Failed(kafka_error(found), ended_at)
+        for topic, description in described.items():
+            if isinstance(description, KafkaException):
+                self._found[topic] = _Failed(kafka_error(description), ended_at)
                 continue
             look = looks.get(topic, KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
             if isinstance(look, KafkaException):
                 self._found[topic] = _Failed(kafka_error(look), ended_at)
             else:
-                self._found[topic] = SharedLook(found.topic_id, look, asked_at)
+                self._found[topic] = SharedLook(description.topic_id, look, asked_at)
 
     def _describe(self, topics: list[str]) -> dict[str, TopicIs | KafkaException]:
-        found: dict[str, TopicIs | KafkaException] = {}
-        asked = self._admin.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S)
+        descriptions: dict[str, TopicIs | KafkaException] = {}
+        futures = self._admin.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S)
         deadline = time.monotonic() + TIMEOUT_S
-        for topic, future in asked.items():
+        for topic, future in futures.items():
             try:
                 described = self._answer(topic, future, deadline)
             except KafkaException as error:
-                found[topic] = error
+                descriptions[topic] = error
                 continue
             partitions = tuple(sorted(partition.id for partition in described.partitions))
             leaderless = frozenset(partition.id for partition in described.partitions if partition.leader is None)
-            found[topic] = TopicIs(str(described.topic_id), partitions, leaderless)
-        return found
+            descriptions[topic] = TopicIs(str(described.topic_id), partitions, leaderless)
+        return descriptions
 
-    def _look(self, wanted: Mapping[str, Collection[int]]) -> dict[str, Look | KafkaException]:
+    def _look(self, partitions_by_topic: Mapping[str, Collection[int]]) -> dict[str, Look | KafkaException]:
         failed: dict[str, Look | KafkaException] = {}
-        for topic, partitions in wanted.items():
+        for topic, partitions in partitions_by_topic.items():
             if len(partitions) > self._known.get(topic, 0):  # of partitions that were added, it knows no leaders yet
                 try:
                     listed = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
                     self._known[topic] = len(listed.partitions)
                 except KafkaException as error:
                     failed[topic] = self._explained(topic, error)
-        places = [TopicPartition(topic, at) for topic in wanted if topic not in failed for at in wanted[topic]]
+        places = [
+            TopicPartition(topic, partition)
+            for topic in partitions_by_topic
+            if topic not in failed
+            for partition in partitions_by_topic[topic]
+        ]
         if not places:
             return failed
         at_ms = time.time_ns() // 1_000_000
-        asked = [
+        answers = [
             self._offsets(places, spec, level)
             for spec, level in (
                 (OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),  # the first, so that it bounds the others
@@ -171,11 +178,13 @@ class ClusterTopics:
         ]
         deadline = time.monotonic() + TIMEOUT_S
         looks = dict(failed)
-        for topic in wanted.keys() - failed.keys():
+        for topic in partitions_by_topic.keys() - failed.keys():
             try:
                 logs = {
-                    at: _log(*(self._answer(topic, each[topic, at], deadline).offset for each in asked))
-                    for at in wanted[topic]
+                    partition: _log(
+                        *(self._answer(topic, futures[topic, partition], deadline).offset for futures in answers)
+                    )
+                    for partition in partitions_by_topic[topic]
                 }
                 looks[topic] = Look(at_ms, logs, time.time_ns() // 1_000_000)
             except KafkaException as error:
@@ -185,31 +194,31 @@ class ClusterTopics:
     def _offsets(
         self, places: Collection[TopicPartition], spec: OffsetSpec, level: IsolationLevel
     ) -> dict[tuple[str, int], Future[Any]]:
-        asked: Mapping[TopicPartition, Any] = self._admin.list_offsets(
+        futures: Mapping[TopicPartition, Any] = self._admin.list_offsets(
             dict.fromkeys(places, spec), isolation_level=level, request_timeout=TIMEOUT_S
         )
-        return {(place.topic, place.partition): future for place, future in asked.items()}
+        return {(place.topic, place.partition): future for place, future in futures.items()}
 
     def _answer(self, topic: str, future: Future[Any], deadline: float) -> Any:
         try:
-            found = future.result(max(0.0, deadline - time.monotonic()))
+            result = future.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:  # just before the client's own
             raise self._explained(topic, KafkaException(KafkaError(KafkaError._TIMED_OUT))) from None
         except KafkaException as error:
             raise self._explained(topic, error) from error
         self._refusals.forget()
-        return found
+        return result
 
     def _explained(self, topic: str, error: KafkaException) -> KafkaException:
         self._admin.poll(0)  # for the refusals
         return KafkaException(needs(self._refusals.explain(kafka_error(error)), "DESCRIBE", f"topic {topic}"))
 
 
-def _is_usable(found: SharedLook | _Failed, after: float, partitions: Iterable[int]) -> bool:
+def _is_usable(result: SharedLook | _Failed, after: float, partitions: Iterable[int]) -> bool:
     now = time.monotonic()
-    if isinstance(found, _Failed):
-        return now - found.ended_at <= TURN_S
-    return after < found.asked_at and now - found.asked_at <= TURN_S and found.look.logs.keys() >= set(partitions)
+    if isinstance(result, _Failed):
+        return now - result.ended_at <= TURN_S
+    return after < result.asked_at and now - result.asked_at <= TURN_S and result.look.logs.keys() >= set(partitions)
 
 
 def _log(end: int, stable_end: int, start: int) -> PartitionLog:
@@ -218,7 +227,7 @@ def _log(end: int, stable_end: int, start: int) -> PartitionLog:
     return PartitionLog(start, min(stable_end, end), end)
 
 
-def _or_raise(found: _Found | KafkaException) -> _Found:
-    if isinstance(found, KafkaException):
-        raise found
-    return found
+def _or_raise(result: _Found | KafkaException) -> _Found:
+    if isinstance(result, KafkaException):
+        raise result
+    return result

@@ -123,7 +123,9 @@ class CommitLog:
         """
         with self._using:
             now = time.monotonic()
-            self._recent = {at: found for at, found in self._recent.items() if now - found.used_at < FORGET_S}
+            self._recent = {
+                position: found for position, found in self._recent.items() if now - found.used_at < FORGET_S
+            }
             recent = self._recent.setdefault(partition, _Recent(position))
             recent.used_at = now
             shared = self._topics.newest(OFFSETS_TOPIC, after, sorted(self._recent))
@@ -137,8 +139,8 @@ class CommitLog:
                 return LogRead(shared, recent.end, list(recent.since(position)))
             # A tap that was away for long, or is ahead of one that was: by itself, until it is level with the others.
             end = max(position, min(log.stable_end, position + MAX_RECORDS))
-            found = self._parsed([OffsetSpan(partition, position, end)]) if end > position else {}
-            return LogRead(shared, end, [logged.commit for logged in found.get(partition, ())])
+            commits = self._parsed([OffsetSpan(partition, position, end)]) if end > position else {}
+            return LogRead(shared, end, [logged.commit for logged in commits.get(partition, ())])
 
     def close(self) -> None:
         with self._using:
@@ -149,15 +151,15 @@ class CommitLog:
     def _go_on(self, look: Look) -> None:
         """Read all partitions that groups use on to their ends."""
         spans = []
-        for at, recent in self._recent.items():
-            if at not in look.logs:
+        for partition, recent in self._recent.items():
+            if partition not in look.logs:
                 continue
-            start = max(recent.end, look.logs[at].start)
-            if start < look.logs[at].stable_end:
-                spans.append(OffsetSpan(at, start, min(look.logs[at].stable_end, start + MAX_RECORDS)))
-        found = self._parsed(spans)
+            start = max(recent.end, look.logs[partition].start)
+            if start < look.logs[partition].stable_end:
+                spans.append(OffsetSpan(partition, start, min(look.logs[partition].stable_end, start + MAX_RECORDS)))
+        commits = self._parsed(spans)
         for span in spans:
-            self._recent[span.partition].add(span.end, found[span.partition])
+            self._recent[span.partition].add(span.end, commits[span.partition])
 
     def _parsed(self, spans: Sequence[OffsetSpan]) -> dict[int, list[LoggedCommit]]:
         """Return the commits of spans by partition; of those that were compacted away, a later one stays."""
@@ -169,15 +171,15 @@ class CommitLog:
             self._reader.close()  # with what it has heard of other partitions
             self._reader = None
             raise
-        found = {}
+        commits_by_partition = {}
         for partition, read in records.items():
             commits = map(parse_commit, read.records.keys, read.records.values)
-            found[partition] = [
-                LoggedCommit(at, commit)
-                for at, commit in zip(read.offsets.tolist(), commits, strict=True)
+            commits_by_partition[partition] = [
+                LoggedCommit(offset, commit)
+                for offset, commit in zip(read.offsets.tolist(), commits, strict=True)
                 if commit is not None
             ]
-        return found
+        return commits_by_partition
 
 
 class LoggedCommits:
@@ -194,30 +196,30 @@ class LoggedCommits:
     def read(self, position: int, since_ms: int) -> NewCommits:
         if position < 0:
             return self._begin(since_ms)
-        found = self._log.read(self._partition, position, self._looked_at)
-        self._looked_at = found.look.asked_at
-        self._looks.add(found.look.look.at_ms, {self._partition: found.look.look.logs[self._partition].end})
+        commits = self._log.read(self._partition, position, self._looked_at)
+        self._looked_at = commits.look.asked_at
+        self._looks.add(commits.look.look.at_ms, {self._partition: commits.look.look.logs[self._partition].end})
         marks: dict[int, list[Mark]] = {}
-        for commit in found.commits:
+        for commit in commits.commits:
             if commit.group == self._group and commit.topic == self._topic:
                 marks.setdefault(commit.partition, []).append(Mark(commit.offset, commit.at_ms))
-        passed_ms = self._looks.passed({self._partition: found.reached})
-        return NewCommits(passed_ms, found.reached, marks, topic_after=nextafter(self._looked_at, 0))
+        passed_ms = self._looks.passed({self._partition: commits.reached})
+        return NewCommits(passed_ms, commits.reached, marks, topic_after=nextafter(self._looked_at, 0))
 
     def _begin(self, since_ms: int) -> NewCommits:
         """Return the commits since a time, and of partitions without any the one that stands, which is older."""
         with closing(ConsumerGroups(self._cluster, "lagloss-taps")) as groups:
             standing = _newest(groups, self._group, self._topic)
         self._looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
-        found = self.read(self._log.starts_at(since_ms, self._partition), since_ms)
-        marks = {partition: list(some) for partition, some in found.marks.items()}
-        while found.at_ms is None:  # so far it has been read in part
-            found = self.read(found.next, since_ms)
-            for partition, some in found.marks.items():
+        commits = self.read(self._log.starts_at(since_ms, self._partition), since_ms)
+        marks = {partition: list(some) for partition, some in commits.marks.items()}
+        while commits.at_ms is None:  # so far it has been read in part
+            commits = self.read(commits.next, since_ms)
+            for partition, some in commits.marks.items():
                 marks.setdefault(partition, []).extend(some)
         for partition, mark in standing.items():
             marks.setdefault(partition, [Mark(mark.offset, STANDING_MS)])
-        return replace(found, marks=marks)
+        return replace(commits, marks=marks)
 
     def close(self) -> None:
         """Leave the log open for the other groups."""
@@ -290,11 +292,11 @@ def is_unreadable(error: KafkaException) -> bool:
 
 def partition_of_group(group: str, partitions: int) -> int:
     """Return the partition of the log that has a group's commits: Java's `String.hashCode`, absolute, modulo."""
-    found = 0
+    hash_ = 0
     raw = group.encode("utf-16-be")
     for (unit,) in struct.iter_unpack(">H", raw):
-        found = (31 * found + unit) & 0xFFFFFFFF
-    signed = found - (1 << 32) if found >= 1 << 31 else found
+        hash_ = (31 * hash_ + unit) & 0xFFFFFFFF
+    signed = hash_ - (1 << 32) if hash_ >= 1 << 31 else hash_
     return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
 
@@ -310,37 +312,37 @@ def parse_commit(key: object, value: object) -> Commit | None:
         (version,) = struct.unpack_from(">h", key)
         if version not in (0, 1):
             return None
-        group, at = _text(key, 2)
-        topic, at = _text(key, at)
-        (partition,) = struct.unpack_from(">i", key, at)
+        group, position = _text(key, 2)
+        topic, position = _text(key, position)
+        (partition,) = struct.unpack_from(">i", key, position)
         version, offset = struct.unpack_from(">hq", value)
-        at = 10 + (4 if version >= 3 else 0)  # leader epoch
+        position = 10 + (4 if version >= 3 else 0)  # leader epoch
         if version in (0, 1, 2, 3):
-            _, at = _text(value, at)
+            _, position = _text(value, position)
         elif version == 4:
-            at = _skip_compact_text(value, at)
+            position = _skip_compact_text(value, position)
         else:
             return None
-        (at_ms,) = struct.unpack_from(">q", value, at)
+        (at_ms,) = struct.unpack_from(">q", value, position)
     except (struct.error, UnicodeDecodeError, IndexError):
         return None
     return Commit(group, topic, partition, offset, at_ms)
 
 
-def _text(raw: bytes, at: int) -> tuple[str, int]:
-    (size,) = struct.unpack_from(">h", raw, at)
-    end = at + 2 + max(size, 0)
-    return raw[at + 2 : end].decode(), end
+def _text(raw: bytes, position: int) -> tuple[str, int]:
+    (size,) = struct.unpack_from(">h", raw, position)
+    end = position + 2 + max(size, 0)
+    return raw[position + 2 : end].decode(), end
 
 
-def _skip_compact_text(raw: bytes, at: int) -> int:
+def _skip_compact_text(raw: bytes, position: int) -> int:
     size = 0
     for place in range(5):  # of a number of 32 bits, seven in each byte
-        byte = raw[at + place]
+        byte = raw[position + place]
         size |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return at + place + 1 + max(size - 1, 0)
-    raise IndexError(at)
+            return position + place + 1 + max(size - 1, 0)
+    raise IndexError(position)
 
 
 def _newest(groups: ConsumerGroups, group: str, topic: str) -> dict[int, Mark]:

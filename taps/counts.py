@@ -31,8 +31,8 @@ class TapCounts:
         self.left_out += more.left_out
         self.early += more.early
         self.gone += more.gone
-        for reason, found in more.unreadable.items():
-            self.add_unreadable(reason, found)
+        for reason, records in more.unreadable.items():
+            self.add_unreadable(reason, records)
 
     def add_unreadable(self, reason: str, more: UnreadableRecords) -> None:
         """Add later records that could not be read."""

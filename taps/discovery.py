@@ -69,19 +69,19 @@ class TopicGuess:
     @property
     def candidates(self) -> list[str]:
         """Return the likeliest expressions of an id, which is another one in most records."""
-        return [each.expression for each in self.guesses.ids if each.distinct >= LEAST_DISTINCT][:CANDIDATES]
+        return [guess.expression for guess in self.guesses.ids if guess.distinct >= LEAST_DISTINCT][:CANDIDATES]
 
     def distinct(self, id_expression: str) -> float:
         """Return the share of records with an id of their own; 1 of an expression that is no guess."""
-        return next((each.distinct for each in self.guesses.ids if each.expression == id_expression), 1.0)
+        return next((guess.distinct for guess in self.guesses.ids if guess.expression == id_expression), 1.0)
 
     def times(self, id_expression: str, time_expression: str = "timestamp") -> dict[bytes, float]:
         """Return by id the time (epoch ms) of its first record: by an expression, or the record's own."""
         key = id_expression, time_expression
         if key not in self._times:
             extraction = Extraction(IdExpression.parse(id_expression), TimeExpression.parse(time_expression))
-            found = Extractor(extraction, self.registry).extract(self.sample.records)
-            self._times[key] = dict(zip(reversed(found.ids), reversed(found.event_ms.tolist()), strict=True))
+            extracted = Extractor(extraction, self.registry).extract(self.sample.records)
+            self._times[key] = dict(zip(reversed(extracted.ids), reversed(extracted.event_ms.tolist()), strict=True))
         return self._times[key]
 
     @cached_property
@@ -104,27 +104,27 @@ class TopicHop:
 
 def find_hops(topics: Sequence[TopicGuess]) -> list[TopicHop]:
     """Return the pairs of topics that share ids, upstream first, without those that another topic lies between."""
-    found = [hop for one, other in itertools.combinations(topics, 2) if (hop := _compare(one, other)) is not None]
-    return [hop for hop in found if not _is_indirect(hop, found)]
+    hops = [hop for first, other in itertools.combinations(topics, 2) if (hop := _compare(first, other)) is not None]
+    return [hop for hop in hops if not _is_indirect(hop, hops)]
 
 
-def _compare(one: TopicGuess, other: TopicGuess) -> TopicHop | None:
+def _compare(guess: TopicGuess, other: TopicGuess) -> TopicHop | None:
     best: TopicHop | None = None
     best_score = 0.0
-    for first, second in itertools.product(one.candidates, other.candidates):
-        left, right = one.times(first), other.times(second)
-        common = left.keys() & right.keys()
-        shared = len(common) / max(1, min(len(left), len(right)))
+    for first, second in itertools.product(guess.candidates, other.candidates):
+        first_times, right = guess.times(first), other.times(second)
+        common = first_times.keys() & right.keys()
+        shared = len(common) / max(1, min(len(first_times), len(right)))
         # ids of customers are in both topics without fail, where some of their orders are lost: but they come again
-        score = shared * one.distinct(first) * other.distinct(second)
+        score = shared * guess.distinct(first) * other.distinct(second)
         if shared < LEAST_SHARED or score <= best_score:
             continue
         best_score = score
-        later_ms = float(np.median([right[key] - left[key] for key in common]))
+        later_ms = float(np.median([right[key] - first_times[key] for key in common]))
         if later_ms >= 0:
-            best = TopicHop(one.topic, other.topic, first, second, shared, later_ms)
+            best = TopicHop(guess.topic, other.topic, first, second, shared, later_ms)
         else:
-            best = TopicHop(other.topic, one.topic, second, first, shared, -later_ms)
+            best = TopicHop(other.topic, guess.topic, second, first, shared, -later_ms)
     return best
 
 
@@ -169,17 +169,17 @@ def propose(topics: Sequence[TopicGuess], groups: Mapping[str, Sequence[str]]) -
     links: nx.Graph[str] = nx.Graph()
     links.add_nodes_from(node.name for node in nodes)
     links.add_edges_from((node.name, after) for node in nodes for after in node.to)
-    flow = max(nx.connected_components(links), key=lambda found: (len(found), nodes[0].name in found))
-    kept = [node for node in nodes if node.name in flow]
+    flow = max(nx.connected_components(links), key=lambda path: (len(path), nodes[0].name in path))
+    in_flow = [node for node in nodes if node.name in flow]
     others = sorted(output.topic for node in nodes if node.name not in flow for output in node.outputs)
     if others:
-        kept[0].notes.insert(0, f"not of this flow, since they share no ids with it: {', '.join(others)}")
-    return kept
+        in_flow[0].notes.insert(0, f"not of this flow, since they share no ids with it: {', '.join(others)}")
+    return in_flow
 
 
 class _Proposal:
     def __init__(self, topics: Sequence[TopicGuess], groups: Mapping[str, Sequence[str]]) -> None:
-        self._topics = {found.topic: found for found in topics}
+        self._topics = {topic.topic: topic for topic in topics}
         self._hops = find_hops(topics)
         self._readers: dict[str, list[str]] = {
             topic: sorted(group for group, read in groups.items() if topic in read) for topic in self._topics
@@ -191,17 +191,17 @@ class _Proposal:
             self._writer.setdefault(hop.after, self._choose_writer(hop))
 
     def nodes(self) -> list[NodeGuess]:
-        found: dict[NodeLabel, NodeGuess] = {}
+        node_guesses: dict[NodeLabel, NodeGuess] = {}
         for topic in self._ordered():
             writer = self._writer.get(topic) or NodeLabel("source", topic)
-            node = found.setdefault(writer, self._node(writer))
+            node = node_guesses.setdefault(writer, self._node(writer))
             identity, event_time, doubts = self._identity(topic)
             node.notes += [*self._notes.pop(writer, ()), *doubts]
             readers = [NodeLabel("group", group) for group in self._readers[topic]]
             node.outputs.append(Output(topic, identity, event_time, tuple(map(self._name, readers))))
             for reader in readers:
-                found.setdefault(reader, self._node(reader))
-        return list(found.values())
+                node_guesses.setdefault(reader, self._node(reader))
+        return list(node_guesses.values())
 
     def _ordered(self) -> list[str]:
         """Return the topics, upstream first."""
@@ -246,7 +246,7 @@ class _Proposal:
         hop = before[0]
         _, source_time, _ = self._identity(hop.before)
         expected = self._topics[hop.before].times(hop.before_id, source_time)
-        for time in dict.fromkeys([source_time, *(each.expression for each in guessed.guesses.times)]):
+        for time in dict.fromkeys([source_time, *(candidate.expression for candidate in guessed.guesses.times)]):
             if _agree(expected, guessed.times(hop.after_id, time)):
                 return identity, time, [f"{hop.shared:.0%} of its ids are in {hop.before}"]
         return identity, source_time, [f"no field has the event time that {hop.before} gives its ids: taps need it"]
@@ -257,14 +257,14 @@ class _Proposal:
             stem = re.sub(r"[^A-Za-z0-9_-]+", "-", label.text).strip("-_")[:MAX_STEM] or "node"
             name = f"{stem}-source" if label.kind == "source" else stem
             names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-            self._names[label] = next(each for each in names if each not in self._names.values())
+            self._names[label] = next(name for name in names if name not in self._names.values())
         return self._names[label]
 
 
-def _agree(expected: Mapping[bytes, float], found: Mapping[bytes, float]) -> bool:
+def _agree(expected: Mapping[bytes, float], times: Mapping[bytes, float]) -> bool:
     """Return whether nearly all ids in both have the same event time."""
-    common = expected.keys() & found.keys()
-    same = sum(abs(expected[key] - found[key]) < SAME_TIME_MS for key in common)
+    common = expected.keys() & times.keys()
+    same = sum(abs(expected[key] - times[key]) < SAME_TIME_MS for key in common)
     return bool(common) and same >= SAME_TIMES * len(common)
 
 

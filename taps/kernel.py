@@ -68,15 +68,15 @@ class Blocks:
     @classmethod
     def merged(cls, parts: Iterable[Blocks]) -> Blocks:
         """Return all parts of a plan together."""
-        made = cls()
+        blocks = cls()
         for part in parts:
-            made.blocks += part.blocks
-            made.dropped.update(part.dropped)
-            made.thinned |= part.thinned
-            made.counts.add(part.counts)
+            blocks.blocks += part.blocks
+            blocks.dropped.update(part.dropped)
+            blocks.thinned |= part.thinned
+            blocks.counts.add(part.counts)
             if part.positions is not None:
-                made.positions = [*(made.positions or ()), *part.positions]
-        return made
+                blocks.positions = [*(blocks.positions or ()), *part.positions]
+        return blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +108,12 @@ class BlockMaker:
         orders = orders or {}
         if plan.is_spread:
             parts = (self._make(plan, [span], read, orders, span_seq(plan, span)) for span in plan.spans)
-            made = Blocks.merged(parts)
+            blocks = Blocks.merged(parts)
         else:
-            made = self._make(plan, plan.spans, read, orders, plan.number << SEQ_BITS)
+            blocks = self._make(plan, plan.spans, read, orders, plan.number << SEQ_BITS)
         gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
-        self.drop_gone(plan, gone, made)
-        return made
+        self.drop_gone(plan, gone, blocks)
+        return blocks
 
     def _make(
         self,
@@ -123,13 +123,15 @@ class BlockMaker:
         orders: Mapping[int, PartitionOrder],
         seq: int,
     ) -> Blocks:
-        made = Blocks()
-        observed = (self.observe(plan, span, read[span.partition], made, orders.get(span.partition)) for span in spans)
+        blocks = Blocks()
+        observed = (
+            self.observe(plan, span, read[span.partition], blocks, orders.get(span.partition)) for span in spans
+        )
         parts = [part for part in observed if part is not None]
-        made.blocks = list(self.pack(plan, parts, seq, made))
-        return made
+        blocks.blocks = list(self.pack(plan, parts, seq, blocks))
+        return blocks
 
-    def pack(self, plan: TapPlan, parts: Sequence[Observed], seq: int, made: Blocks) -> Iterator[PackedBlock]:
+    def pack(self, plan: TapPlan, parts: Sequence[Observed], seq: int, blocks: Blocks) -> Iterator[PackedBlock]:
         """Yield the blocks of beacons that were observed, numbered on from `seq`."""
         if not parts:
             return
@@ -140,9 +142,9 @@ class BlockMaker:
             is_named = self.tap.first and kind.place == "in"  # names are costly to sort, and only there they are sent
             raw_ids = observed.raw_ids if is_named else []
             at_place = replace(observed, code=np.full(len(observed), code, np.int64), raw_ids=raw_ids)
-            kept, left_out = apply_sample(at_place, kinds, plan.sample)
-            made.thinned |= dict.fromkeys(left_out, plan.sample)
-            yield from packer.pack(kept, kinds, plan.partitions, plan.sample)
+            sampled, left_out = apply_sample(at_place, kinds, plan.sample)
+            blocks.thinned |= dict.fromkeys(left_out, plan.sample)
+            yield from packer.pack(sampled, kinds, plan.partitions, plan.sample)
 
     def remember(self, read: SpanRecords, order: PartitionOrder) -> None:
         """Have `order` know of records before a span."""
@@ -153,40 +155,42 @@ class BlockMaker:
         plan: TapPlan,
         span: OffsetSpan,
         read: SpanRecords,
-        made: Blocks,
+        blocks: Blocks,
         order: PartitionOrder | None = None,
     ) -> Observed | None:
         """Return the beacons of a span, or of a part of it, one per record, and count the records that make none.
         `order` knows of the records before, and comes to know of these."""
-        made.counts.seen += int(read.offsets.size)
-        found = self.extractor.extract(read.records)
-        made.counts.left_out += found.left_out
-        event_ms, rows, ids = found.event_ms, found.rows, found.ids
+        blocks.counts.seen += int(read.offsets.size)
+        observed = self.extractor.extract(read.records)
+        blocks.counts.left_out += observed.left_out
+        event_ms, rows, ids = observed.event_ms, observed.rows, observed.ids
         appended = _appended(plan, span, read)
         observed_ms = self._observed_ms(span, read, rows, event_ms, appended)
         out_of_order = np.empty(0, np.bool_)
         if order is not None:
-            out_of_order = self._judge(read, found, order, plan.planned_at_ms + AHEAD_MS)
+            out_of_order = self._judge(read, observed, order, plan.planned_at_ms + AHEAD_MS)
         early = (event_ms < self.since_ms) & (event_ms >= UNSET_MS)
-        made.counts.early += int(np.count_nonzero(early))
+        blocks.counts.early += int(np.count_nonzero(early))
         ahead = event_ms > plan.planned_at_ms + AHEAD_MS
         too_old = (event_ms < oldest_ms(plan)) & ~early
         in_reach = ~(early | ahead | too_old)
         # What the records beside are of, an unreadable one may be of, too: a backlog, say.
         beside = _windows_of(event_ms[in_reach])
-        for reason, odd in (*found.unreadable_rows.items(), (AHEAD, rows[ahead]), (TOO_OLD, rows[too_old])):
+        for reason, odd in (*observed.unreadable_rows.items(), (AHEAD, rows[ahead]), (TOO_OLD, rows[too_old])):
             if odd.size:
-                self._set_aside(reason, odd, span, read, beside | self._windows_around(plan, read, odd, appended), made)
+                self._set_aside(
+                    reason, odd, span, read, beside | self._windows_around(plan, read, odd, appended), blocks
+                )
         not_read = in_reach & self._is_committed_ahead(read, rows, observed_ms)
         if not_read.any():
-            self._set_aside(COMMIT_AHEAD, rows[not_read], span, read, _windows_of(event_ms[not_read]), made)
-        kept = np.flatnonzero(in_reach & ~not_read)
-        if not kept.size:
+            self._set_aside(COMMIT_AHEAD, rows[not_read], span, read, _windows_of(event_ms[not_read]), blocks)
+        readable = np.flatnonzero(in_reach & ~not_read)
+        if not readable.size:
             return None
-        if kept.size < rows.size:
-            event_ms, rows, observed_ms = event_ms[kept], rows[kept], observed_ms[kept]
-            ids = [ids[row] for row in kept.tolist()]
-            out_of_order = out_of_order[kept] if order is not None else out_of_order
+        if readable.size < rows.size:
+            event_ms, rows, observed_ms = event_ms[readable], rows[readable], observed_ms[readable]
+            ids = [ids[row] for row in readable.tolist()]
+            out_of_order = out_of_order[readable] if order is not None else out_of_order
         return Observed(
             code=np.zeros(rows.size, np.int64),
             id_hash=np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64, len(ids)),
@@ -200,19 +204,19 @@ class BlockMaker:
         )
 
     def _judge(
-        self, read: SpanRecords, found: Extracted, order: PartitionOrder, newest_ms: float
+        self, read: SpanRecords, extracted: Extracted, order: PartitionOrder, newest_ms: float
     ) -> npt.NDArray[np.bool_]:
         """Return which of the rows that were extracted are out of order; those without a key are not judged."""
-        rows, offsets = np.arange(found.rows.size), read.offsets[found.rows]
+        rows, offsets = np.arange(extracted.rows.size), read.offsets[extracted.rows]
         if self.tap.order == "partition":
             keys = np.zeros(rows.size, np.uint64)
         else:
             column = ByteColumn.of(read.records.keys)
-            rows = np.flatnonzero(~column.is_null[found.rows])
-            hashes = (xxhash.xxh3_64_intdigest(column.at(row)) for row in found.rows[rows].tolist())
+            rows = np.flatnonzero(~column.is_null[extracted.rows])
+            hashes = (xxhash.xxh3_64_intdigest(column.at(row)) for row in extracted.rows[rows].tolist())
             keys = np.fromiter(hashes, np.uint64, rows.size)
-        flags = np.zeros(found.rows.size, np.bool_)
-        flags[rows] = order.take(KeyTimes(offsets[rows], keys, found.event_ms[rows]), newest_ms)
+        flags = np.zeros(extracted.rows.size, np.bool_)
+        flags[rows] = order.take(KeyTimes(offsets[rows], keys, extracted.event_ms[rows]), newest_ms)
         return flags
 
     def _observed_ms(
@@ -255,14 +259,14 @@ class BlockMaker:
         span: OffsetSpan,
         read: SpanRecords,
         windows: Iterable[int],
-        made: Blocks,
+        blocks: Blocks,
     ) -> None:
         """Count records that make no beacons; they may be of any of these windows, whose evidence is incomplete."""
         newest = rows[-1]
         offset, at_ms = int(read.offsets[newest]), int(read.records.timestamp_ms[newest])
-        made.counts.add_unreadable(reason, UnreadableRecords(int(rows.size), span.partition, offset, at_ms))
+        blocks.counts.add_unreadable(reason, UnreadableRecords(int(rows.size), span.partition, offset, at_ms))
         for window in windows:
-            self._drop(window, 1, made)
+            self._drop(window, 1, blocks)
 
     def _windows_around(
         self, plan: TapPlan, read: SpanRecords, rows: npt.NDArray[np.intp], appended: _Appended
@@ -272,28 +276,28 @@ class BlockMaker:
         oldest = max(self.since_ms, oldest_ms(plan))
         first = np.maximum(appended.since_ms[rows] - WINDOW_MS, oldest)
         bounds = np.unique(np.stack([first, appended.until_ms[rows]]) // WINDOW_MS, axis=1).astype(np.int64)
-        found = {window for since, until in bounds.T.tolist() for window in range(since, until + 1)}
+        windows = {window for since, until in bounds.T.tolist() for window in range(since, until + 1)}
         stamps = read.records.timestamp_ms[rows]
         stamps = stamps[(stamps >= oldest) & (stamps <= plan.planned_at_ms + AHEAD_MS)]
-        found.update(np.unique(np.concatenate([stamps, stamps - WINDOW_MS]) // WINDOW_MS).tolist())
-        return {window * WINDOW_S for window in found}
+        windows.update(np.unique(np.concatenate([stamps, stamps - WINDOW_MS]) // WINDOW_MS).tolist())
+        return {window * WINDOW_S for window in windows}
 
-    def drop_gone(self, plan: TapPlan, gone: int, made: Blocks) -> None:
+    def drop_gone(self, plan: TapPlan, gone: int, blocks: Blocks) -> None:
         """Count offsets that retention deleted unread, in every window that they may have been of."""
         if not gone:
             return
-        made.counts.gone += gone
+        blocks.counts.gone += gone
         first = window_start_of(max(plan.begins_ms - WINDOW_S * 1_000, self.since_ms, oldest_ms(plan)))
         windows = range(first, window_start_of(plan.planned_at_ms) + WINDOW_S, WINDOW_S)
-        for at, window in enumerate(windows):
-            share = gone // len(windows) + (at < gone % len(windows))
-            self._drop(window, max(1, share), made)
+        for index, window in enumerate(windows):
+            share = gone // len(windows) + (index < gone % len(windows))
+            self._drop(window, max(1, share), blocks)
 
-    def _drop(self, window_start_s: int, beacons: int, made: Blocks) -> None:
+    def _drop(self, window_start_s: int, beacons: int, blocks: Blocks) -> None:
         if window_start_s * 1_000 < self.since_ms:
             return
         for place in self.tap.places:
-            made.dropped[TallyKey(place, None, window_start_s)] += beacons
+            blocks.dropped[TallyKey(place, None, window_start_s)] += beacons
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +314,12 @@ def _appended(plan: TapPlan, span: OffsetSpan, read: SpanRecords) -> _Appended:
     ends = np.array(span.ends, np.float64).reshape(-1, 3)
     # Marks of several looks and readers: of those at or below a record the newest bounds it, of those above the oldest.
     not_there = np.maximum.accumulate(np.concatenate([[-np.inf], ends[:, 1]]))
-    there = np.minimum.accumulate(np.concatenate([ends[:, 2], [plan.planned_at_ms]])[::-1])[::-1]
+    appended_ms = np.minimum.accumulate(np.concatenate([ends[:, 2], [plan.planned_at_ms]])[::-1])[::-1]
     following = np.searchsorted(ends[:, 0], read.offsets, side="right")
     stamps = read.records.timestamp_ms.astype(np.float64)
     return _Appended(
         np.where(read.is_append_time, stamps, not_there[following]),
-        np.where(read.is_append_time, stamps, there[following]),
+        np.where(read.is_append_time, stamps, appended_ms[following]),
     )
 
 

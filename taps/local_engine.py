@@ -39,17 +39,17 @@ class LocalEngine:
         if self._maker.tap.order is None:
             return self._maker.make(plan, self._reader.read(plan.spans))
         orders = self._orders(plan.topic_id, plan.spans)
-        made = self._maker.make(plan, self._reader.read(plan.spans), orders)
+        blocks_ = self._maker.make(plan, self._reader.read(plan.spans), orders)
         self._kept |= {span.partition: _Kept(plan.topic_id, span.end, orders[span.partition]) for span in plan.spans}
-        return made
+        return blocks_
 
     def _orders(self, topic_id: str, spans: Sequence[OffsetSpan]) -> dict[int, PartitionOrder]:
         """Return, and keep no longer, what the records before each span come to."""
         orders, unknown = {}, []
         for span in spans:
-            kept = self._kept.pop(span.partition, None)
-            if kept is not None and kept[:2] == (topic_id, span.start):
-                orders[span.partition] = kept.order
+            order = self._kept.pop(span.partition, None)
+            if order is not None and order[:2] == (topic_id, span.start):
+                orders[span.partition] = order.order
             else:
                 orders[span.partition] = PartitionOrder()
                 unknown.append(span)

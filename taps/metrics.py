@@ -44,17 +44,17 @@ class TapMetrics:
 
     def looked(self, tap: Tap, look: Look, plan: TapPlan) -> None:
         """Show how much a topic holds beyond a plan."""
-        unread = sum(max(0, log.stable_end - plan.positions[at]) for at, log in look.logs.items())
+        unread = sum(max(0, log.stable_end - plan.positions[partition]) for partition, log in look.logs.items())
         self._unread.labels(tap.pipeline, tap.node, tap.source).set(unread)
 
-    def count(self, tap: Tap, made: Blocks, plan: TapPlan) -> None:
+    def count(self, tap: Tap, blocks: Blocks, plan: TapPlan) -> None:
         """Count a plan that was carried out."""
         labels = (tap.pipeline, tap.node, tap.source)
-        self._records.labels(*labels).inc(made.counts.seen)
-        self._beacons.labels(*labels).inc(sum(block.increment.beacons for block in made.blocks))
-        self._gone.labels(*labels).inc(made.counts.gone)
-        for reason, found in made.counts.unreadable.items():
-            self._unreadable.labels(*labels, reason).inc(found.count)
+        self._records.labels(*labels).inc(blocks.counts.seen)
+        self._beacons.labels(*labels).inc(sum(block.increment.beacons for block in blocks.blocks))
+        self._gone.labels(*labels).inc(blocks.counts.gone)
+        for reason, records in blocks.counts.unreadable.items():
+            self._unreadable.labels(*labels, reason).inc(records.count)
         self._through.labels(*labels).set(plan.through_ms / 1_000)
 
     def left(self, tap: Tap) -> None:

@@ -65,9 +65,9 @@ class PartitionOrder:
         """
         every = KeyTimes.joined([self._known, following])
         rows = np.flatnonzero(every.event_ms <= newest_ms)
-        found = np.zeros(len(every), np.bool_)
-        found[rows] = are_out_of_order(every.at(rows))
-        taken = found[len(self._known) :]
+        is_out = np.zeros(len(every), np.bool_)
+        is_out[rows] = are_out_of_order(every.at(rows))
+        taken = is_out[len(self._known) :]
         self._known = every.at(every.offsets > every.offsets[-1] - REACH) if len(every) else every
         return taken
 
@@ -75,20 +75,20 @@ class PartitionOrder:
 def are_out_of_order(records: KeyTimes) -> Bools:
     """Return which records come, by at most `REACH` offsets, after one of their key with a later event time."""
     keys, codes = np.unique(records.keys, return_inverse=True)
-    found = np.zeros(len(records), np.bool_)
+    is_out = np.zeros(len(records), np.bool_)
     newest, later = np.full(keys.size, -1, np.int64), np.empty(len(records), np.int64)
-    _mark(codes.astype(np.int64), records.offsets, records.event_ms, newest, later, found)
-    return found
+    _mark(codes.astype(np.int64), records.offsets, records.event_ms, newest, later, is_out)
+    return is_out
 
 
 @compiled
-def _mark(codes: _I64, offsets: _I64, event_ms: _F64, newest: _I64, later: _I64, found: Bools) -> None:
-    """Fill `found`; `newest` is the last row of each code so far, `later` of each row the nearest before it of its code
-    with a later event time, -1 for none."""
+def _mark(codes: _I64, offsets: _I64, event_ms: _F64, newest: _I64, later: _I64, is_out: Bools) -> None:
+    """Fill `is_out`; `newest` is the last row of each code so far, `later` of each row the nearest before it of its
+    code with a later event time, -1 for none."""
     for row in range(codes.size):
         before = newest[codes[row]]
         while before >= 0 and event_ms[before] <= event_ms[row]:
             before = later[before]
         later[row] = before
         newest[codes[row]] = row
-        found[row] = before >= 0 and offsets[before] >= offsets[row] - REACH
+        is_out[row] = before >= 0 and offsets[before] >= offsets[row] - REACH

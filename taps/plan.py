@@ -139,8 +139,8 @@ class TapPlan:
                 **document,
                 **{name: {int(key): value for key, value in document[name].items()} for name in numbers},
                 "spans": tuple(_span(span) for span in document["spans"]),
-                "commits": {int(key): _marks(found) for key, found in document["commits"].items()},
-                "void": {int(key): Mark(*found) for key, found in document["void"].items()},
+                "commits": {int(key): _marks(marks) for key, marks in document["commits"].items()},
+                "void": {int(key): Mark(*mark) for key, mark in document["void"].items()},
             }
         )
 
@@ -150,8 +150,8 @@ def _span(document: Mapping[str, Any]) -> OffsetSpan:
     return OffsetSpan(**{**document, "ends": ends, "commits": _marks(document["commits"])})
 
 
-def _marks(found: Iterable[Sequence[int]]) -> tuple[Mark, ...]:
-    return tuple(Mark(*mark) for mark in found)
+def _marks(rows: Iterable[Sequence[int]]) -> tuple[Mark, ...]:
+    return tuple(Mark(*mark) for mark in rows)
 
 
 class Looks:
@@ -164,7 +164,9 @@ class Looks:
         """Add the ends of all partitions at a time later than those before."""
         self._waiting.append((at_ms, ends))
         if len(self._waiting) > MAX_LOOKS:
-            self._waiting = deque(look for at, look in enumerate(self._waiting) if at % 2 == 0 or look[0] == at_ms)
+            self._waiting = deque(
+                look for index, look in enumerate(self._waiting) if index % 2 == 0 or look[0] == at_ms
+            )
 
     def passed(self, positions: Mapping[int, int]) -> int | None:
         """Return the time of the newest look at which every partition ended at or before these positions, and forget
@@ -173,7 +175,9 @@ class Looks:
         Positions only grow, and so do the ends of a partition: a look that is not passed keeps later ones.
         """
         newest = None
-        while self._waiting and all(positions.get(at, 0) >= end for at, end in self._waiting[0][1].items()):
+        while self._waiting and all(
+            positions.get(partition, 0) >= end for partition, end in self._waiting[0][1].items()
+        ):
             newest = self._waiting.popleft()[0]
         return newest
 
@@ -223,26 +227,26 @@ def _offset(mark: EndMark) -> int:
     return mark.offset
 
 
-def merged_commits(known: Sequence[Mark], more: Iterable[Mark], position: int) -> tuple[Mark, ...]:
+def merged_commits(marks: Sequence[Mark], more: Iterable[Mark], position: int) -> tuple[Mark, ...]:
     """Return the commits that take records from `position` on, in the order of time: a commit at or below what was
     committed before (a group that was reset) takes nothing."""
-    found = list(known)
+    found = list(marks)
     highest = max(position, found[-1].offset if found else position)
     for mark in more:
         if mark.offset > highest:
             found.append(mark)
             highest = mark.offset
     if len(found) > MAX_MARKS:
-        found = [mark for at, mark in enumerate(found) if at % 2 == 1 or at == len(found) - 1]
+        found = [mark for index, mark in enumerate(found) if index % 2 == 1 or index == len(found) - 1]
     return tuple(found)
 
 
-def shared_out(wanted: Mapping[int, int], limit: int) -> dict[int, int]:
+def shared_out(sizes: Mapping[int, int], limit: int) -> dict[int, int]:
     """Return how many offsets each partition gets of a limit for all, none more than it wants: equal shares, and what
     is left by those that want less goes to the others."""
     shares: dict[int, int] = {}
-    left = limit
-    for at, (partition, size) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
-        shares[partition] = min(size, left // (len(wanted) - at))
-        left -= shares[partition]
+    remaining = limit
+    for index, (partition, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
+        shares[partition] = min(size, remaining // (len(sizes) - index))
+        remaining -= shares[partition]
     return shares

@@ -53,10 +53,15 @@ def beginning(look: Look, starts: Mapping[int, int], proven: Collection[int]) ->
             In others the stamps are the producers', which may be anything: the tap begins up to `REACH` offsets before.
     """
     reach = REACH // max(1, len(starts))
-    positions = {at: start if at in proven else max(look.logs[at].start, start - reach) for at, start in starts.items()}
+    positions = {
+        partition: start if partition in proven else max(look.logs[partition].start, start - reach)
+        for partition, start in starts.items()
+    }
     # Where it is the first that the log holds, retention may have deleted some since that moment.
     doubtful = (
-        at for at, start in positions.items() if start > 0 and (at not in proven or start == look.logs[at].start)
+        partition
+        for partition, start in positions.items()
+        if start > 0 and (partition not in proven or start == look.logs[partition].start)
     )
     return Beginning(positions, dict.fromkeys(doubtful, 1))
 
@@ -64,7 +69,7 @@ def beginning(look: Look, starts: Mapping[int, int], proven: Collection[int]) ->
 def lost_tails(last: TapPlan, look: Look) -> dict[int, int]:
     """Return by partition the end of a log that has become shorter than what was planned of it: an unclean election of
     a leader has lost its tail, or the topic was created anew by a broker that gives topics no ids."""
-    return {at: log.end for at, log in look.logs.items() if log.end < last.positions.get(at, 0)}
+    return {partition: log.end for partition, log in look.logs.items() if log.end < last.positions.get(partition, 0)}
 
 
 class Planner(Protocol):
@@ -86,15 +91,23 @@ class TopicPlanner:
         self._looks.add(look.at_ms, look.ends)
         self._marks.add(look)
         starts, gone = _starts(last, look)
-        wanted = {at: log.stable_end - starts[at] for at, log in look.logs.items() if log.stable_end > starts[at]}
-        shares = shared_out(wanted, limit)
-        ends = {
-            at: self._marks.take(at, starts[at], starts[at] + share, last.through_ms) for at, share in shares.items()
+        backlog = {
+            partition: log.stable_end - starts[partition]
+            for partition, log in look.logs.items()
+            if log.stable_end > starts[partition]
         }
-        is_read = any(has_gap(ends[at], starts[at]) for at, share in shares.items() if share) and self._is_read()
+        shares = shared_out(backlog, limit)
+        ends = {
+            partition: self._marks.take(partition, starts[partition], starts[partition] + share, last.through_ms)
+            for partition, share in shares.items()
+        }
+        is_read = (
+            any(has_gap(ends[partition], starts[partition]) for partition, share in shares.items() if share)
+            and self._is_read()
+        )
         spans = tuple(
-            OffsetSpan(at, starts[at], starts[at] + share, ends[at], is_read=is_read)
-            for at, share in sorted(shares.items())
+            OffsetSpan(partition, starts[partition], starts[partition] + share, ends[partition], is_read=is_read)
+            for partition, share in sorted(shares.items())
             if share
         )
         positions = starts | {span.partition: span.end for span in spans}
@@ -125,26 +138,33 @@ class GroupPlanner:
         self._marks.add(look)
         starts = {at: last.positions.get(at, 0) for at in look.logs}
         void = dict(last.void)
-        known = {
+        commits_known = {
             at: merged_commits(last.commits.get(at, ()), _within(at, log.end, commits, void), starts[at])
             for at, log in look.logs.items()
         }
         wanted = {
-            at: min(marks[-1].offset, look.logs[at].stable_end) - starts[at] for at, marks in known.items() if marks
+            at: min(marks[-1].offset, look.logs[at].stable_end) - starts[at]
+            for at, marks in commits_known.items()
+            if marks
         }
         shares = shared_out({at: size for at, size in wanted.items() if size > 0}, limit)
         positions = starts | {at: starts[at] + share for at, share in shares.items()}
         spans = []
         gone = {}
-        for at in sorted(shares):
-            start, end = max(starts[at], min(look.logs[at].start, positions[at])), positions[at]
-            if start > starts[at]:
-                gone[at] = start - starts[at]
+        for partition in sorted(shares):
+            start, end = (
+                max(starts[partition], min(look.logs[partition].start, positions[partition])),
+                positions[partition],
+            )
+            if start > starts[partition]:
+                gone[partition] = start - starts[partition]
             if end > start:
-                ends = self._marks.take(at, start, end, last.until_ms.get(at, 0))
-                spans.append(OffsetSpan(at, start, end, ends, _passing(known[at], start, end)))
-        left = {at: tuple(mark for mark in marks if mark.offset > positions[at]) for at, marks in known.items()}
-        is_level = not any(left.values()) and commits.at_ms is not None
+                ends = self._marks.take(partition, start, end, last.until_ms.get(partition, 0))
+                spans.append(OffsetSpan(partition, start, end, ends, _passing(commits_known[partition], start, end)))
+        commits_left = {
+            at: tuple(mark for mark in marks if mark.offset > positions[at]) for at, marks in commits_known.items()
+        }
+        is_level = not any(commits_left.values()) and commits.at_ms is not None
         return replace(
             last,
             number=last.number + 1,
@@ -156,52 +176,56 @@ class GroupPlanner:
             through_ms=max(last.through_ms, commits.at_ms or 0) if is_level else last.through_ms,
             begins_ms=last.through_ms,
             commits_at=commits.next,
-            commits={at: marks for at, marks in left.items() if marks},
+            commits={at: marks for at, marks in commits_left.items() if marks},
             void=void,
         )
 
     def _until(self, last: TapPlan, look: Look, positions: Mapping[int, int]) -> dict[int, int]:
         """Return by partition the newest look before which everything appended has been taken in."""
-        found = {}
-        for at, log in look.logs.items():
-            looks = self._looks.setdefault(at, Looks())
-            looks.add(look.at_ms, {at: log.end})
-            position = positions[at]
-            if position < log.end and self._has_none(at, position, log.end):
+        until_ms = {}
+        for partition, log in look.logs.items():
+            looks = self._looks.setdefault(partition, Looks())
+            looks.add(look.at_ms, {partition: log.end})
+            position = positions[partition]
+            if position < log.end and self._has_none(partition, position, log.end):
                 position = log.end
-            found[at] = max(looks.passed({at: position}) or 0, last.until_ms.get(at, 0))
-        return found
+            until_ms[partition] = max(looks.passed({partition: position}) or 0, last.until_ms.get(partition, 0))
+        return until_ms
 
 
-def _within(at: int, end: int, commits: NewCommits, void: dict[int, Mark]) -> list[Mark]:
+def _within(partition: int, end: int, commits: NewCommits, void: dict[int, Mark]) -> list[Mark]:
     """Return the new commits of a partition that are not beyond its end; note the last one that is in `void`.
 
     The look is later than the commits: what is beyond the end now was so when it was committed. The group has not read
     up to there: an admin has set the offset, a mirror has copied it, or the topic was created anew. Such a commit takes
     in no record that comes to lie below it later.
     """
-    found = []
-    for mark in commits.marks.get(at, ()):
-        beyond = void.get(at)
+    marks = []
+    for mark in commits.marks.get(partition, ()):
+        beyond = void.get(partition)
         if mark.offset > end:
-            void[at] = mark
+            void[partition] = mark
         elif beyond is not None and mark.offset == beyond.offset and (commits.is_polled or mark.at_ms <= beyond.at_ms):
             continue  # that commit again
         else:
-            void.pop(at, None)
-            found.append(mark)
-    return found
+            void.pop(partition, None)
+            marks.append(mark)
+    return marks
 
 
 def _passing(marks: Sequence[Mark], start: int, end: int) -> tuple[Mark, ...]:
     """Return the commits, ascending, that take in the records of [start, end)."""
-    first = next(at for at, mark in enumerate(marks) if mark.offset > start)
-    last = next(at for at, mark in enumerate(marks) if mark.offset >= end)
+    first = next(index for index, mark in enumerate(marks) if mark.offset > start)
+    last = next(index for index, mark in enumerate(marks) if mark.offset >= end)
     return tuple(marks[first : last + 1])
 
 
 def _starts(last: TapPlan, look: Look) -> tuple[dict[int, int], dict[int, int]]:
     """Return by partition the offset to go on at, and the number of offsets that retention deleted before it."""
-    before = {at: last.positions.get(at, 0) for at in look.logs}
-    starts = {at: max(before[at], log.start) for at, log in look.logs.items()}
-    return starts, {at: starts[at] - before[at] for at in starts if starts[at] > before[at]}
+    before = {partition: last.positions.get(partition, 0) for partition in look.logs}
+    starts = {partition: max(before[partition], log.start) for partition, log in look.logs.items()}
+    return starts, {
+        partition: starts[partition] - before[partition]
+        for partition in starts
+        if starts[partition] > before[partition]
+    }

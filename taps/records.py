@@ -26,6 +26,11 @@ class SpanRecords:
 
     def cut(self, start: int, end: int) -> SpanRecords:
         """Return the rows from `start` to before `end`."""
-        of = self.records
-        cut = Records(of.timestamp_ms[start:end], of.keys[start:end], of.values[start:end], of.headers[start:end])
+        records = self.records
+        cut = Records(
+            records.timestamp_ms[start:end],
+            records.keys[start:end],
+            records.values[start:end],
+            records.headers[start:end],
+        )
         return SpanRecords(self.offsets[start:end], cut, self.is_append_time[start:end], self.gone)

@@ -228,7 +228,9 @@ class TapRunner:
         elif tails:
             begun = Beginning({**last.positions, **tails}, dict.fromkeys(tails, 1))
             log.warning("topic has lost its newest records", tap=self._running.tap.source, ends=tails)
-            last = replace(last, commits={at: marks for at, marks in last.commits.items() if at not in tails})
+            last = replace(
+                last, commits={partition: marks for partition, marks in last.commits.items() if partition not in tails}
+            )
         if begun is None:
             return last, {}
         self._planner = self._new_planner()
@@ -267,17 +269,17 @@ class TapRunner:
 
     def _carry_out(self, plan: TapPlan) -> None:
         """Send the blocks of a plan, and report it. A plan that was carried out before makes the same blocks again."""
-        made = self._engine.blocks(plan)
+        blocks = self._engine.blocks(plan)
         flush = Flush(
             plan.number,
             plan.through_ms,
-            tuple(made.blocks),
-            made.dropped,
-            thinned=made.thinned,
+            tuple(blocks.blocks),
+            blocks.dropped,
+            thinned=blocks.thinned,
             progress=self._progress(plan),
         )
-        if made.positions is not None:
-            self._shipper.account_for(flush, made.positions)
+        if blocks.positions is not None:
+            self._shipper.account_for(flush, blocks.positions)
         elif self._shipper.ship(flush, until=self._until, meanwhile=self._note_wait) is None:
             return
         self._unsaved = self._account.changed()
@@ -286,13 +288,16 @@ class TapRunner:
             return
         self._reported_at = time.monotonic()
         self._is_done = True
-        self._counts.add(made.counts)
-        self._metrics.count(self._running.tap, made, plan)
+        self._counts.add(blocks.counts)
+        self._metrics.count(self._running.tap, blocks, plan)
         self._tidy()
 
     def _progress(self, plan: TapPlan) -> tuple[Progress, ...]:
         tap = self._running.tap
-        lanes = [Progress(f"{tap.node}.in", f"{tap.topic}/{at}", until) for at, until in sorted(plan.until_ms.items())]
+        lanes = [
+            Progress(f"{tap.node}.in", f"{tap.topic}/{partition}", until)
+            for partition, until in sorted(plan.until_ms.items())
+        ]
         if tap.group is None or "out" in tap.places:
             lanes.append(Progress(f"{tap.node}.out", "", plan.through_ms))
         return tuple(lanes)

@@ -59,10 +59,14 @@ class Sample:
 def read_newest(reader: TopicReader, count: int = NEWEST) -> Sample:
     """Return about that many of a topic's newest records, as many of each partition. Raises KafkaException."""
     partitions = reader.describe().partitions
-    each = -(-count // max(1, len(partitions)))
+    per_partition = -(-count // max(1, len(partitions)))
     logs = reader.look(partitions).logs
     return _read(
-        reader, [OffsetSpan(at, max(log.start, log.stable_end - each), log.stable_end) for at, log in logs.items()]
+        reader,
+        [
+            OffsetSpan(partition, max(log.start, log.stable_end - per_partition), log.stable_end)
+            for partition, log in logs.items()
+        ],
     )
 
 
@@ -71,32 +75,35 @@ def read_between(reader: TopicReader, since_ms: int, until_ms: int, limit: int) 
     partitions = reader.describe().partitions
     starts, ends = reader.starts_at(since_ms, partitions), reader.starts_at(until_ms, partitions)
     logs = reader.look(partitions).logs
-    each = max(1, limit // max(1, len(partitions)))
-    stops = {at: min(ends[at], log.stable_end, starts[at] + each) for at, log in logs.items()}
-    return _read(reader, [OffsetSpan(at, starts[at], stop) for at, stop in stops.items()])
+    per_partition = max(1, limit // max(1, len(partitions)))
+    stops = {
+        partition: min(ends[partition], log.stable_end, starts[partition] + per_partition)
+        for partition, log in logs.items()
+    }
+    return _read(reader, [OffsetSpan(partition, starts[partition], stop) for partition, stop in stops.items()])
 
 
 def _read(reader: TopicReader, spans: Sequence[OffsetSpan]) -> Sample:
-    wanted = [span for span in spans if span.end > span.start]
-    return joined(reader.topic, reader.read(wanted)) if wanted else joined(reader.topic, {})
+    nonempty = [span for span in spans if span.end > span.start]
+    return joined(reader.topic, reader.read(nonempty)) if nonempty else joined(reader.topic, {})
 
 
 def joined(topic: str, read: dict[int, SpanRecords]) -> Sample:
     """Return the records of several partitions in the order of their timestamps."""
-    parts = [(partition, found) for partition, found in sorted(read.items()) if found.offsets.size]
+    parts = [(partition, records) for partition, records in sorted(read.items()) if records.offsets.size]
     if not parts:
         nothing = np.empty(0, np.int64)
         return Sample(topic, nothing, nothing, Records(nothing, [], [], []), False)
     sample = Sample(
         topic,
-        np.concatenate([np.full(found.offsets.size, partition, np.int64) for partition, found in parts]),
-        np.concatenate([found.offsets for _, found in parts]),
+        np.concatenate([np.full(records.offsets.size, partition, np.int64) for partition, records in parts]),
+        np.concatenate([records.offsets for _, records in parts]),
         Records(
-            np.concatenate([found.records.timestamp_ms for _, found in parts]),
-            [key for _, found in parts for key in found.records.keys],
-            [value for _, found in parts for value in found.records.values],
-            [headers for _, found in parts for headers in found.records.headers],
+            np.concatenate([records.records.timestamp_ms for _, records in parts]),
+            [key for _, records in parts for key in records.records.keys],
+            [value for _, records in parts for value in records.records.values],
+            [headers for _, records in parts for headers in records.records.headers],
         ),
-        any(found.is_append_time.any() for _, found in parts),
+        any(records.is_append_time.any() for _, records in parts),
     )
     return sample.at(np.argsort(sample.records.timestamp_ms, kind="stable"))

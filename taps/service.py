@@ -129,18 +129,18 @@ class TapService:
             store.close()
 
     def _has_ended(self) -> bool:
-        return any(not found.thread.is_alive() for found in self._threads.values())
+        return any(not thread.thread.is_alive() for thread in self._threads.values())
 
     def _follow(self, wanted: dict[bytes, RunningTap], waiting: Collection[str], taps: TapStore) -> None:
         """Run what is wanted and close what is not; taps of pipelines that wait for their definition stop where they
         are."""
         stored = taps.stored()
         self.unreadable.replace("tap", stored.unreadable)
-        for emitter, found in list(self._threads.items()):
-            if not found.thread.is_alive():
+        for emitter, thread in list(self._threads.items()):
+            if not thread.thread.is_alive():
                 del self._threads[emitter]
             elif emitter not in wanted:
-                found.runner.stop(close=found.pipeline not in waiting)
+                thread.runner.stop(close=thread.pipeline not in waiting)
         for emitter, running in ({running.emitter: running for running in stored} | wanted).items():
             if emitter not in self._threads and running.tap.pipeline not in waiting:
                 self._start(running, taps, close=emitter not in wanted)
@@ -185,10 +185,10 @@ class TapService:
         return SparkEngine(self._spark, cluster, self._bootstrap, maker, local)
 
     def _end(self) -> None:
-        for found in self._threads.values():
-            found.runner.stop()
-        for found in self._threads.values():
-            found.thread.join(END_S)
+        for thread in self._threads.values():
+            thread.runner.stop()
+        for thread in self._threads.values():
+            thread.thread.join(END_S)
         if all(not found.thread.is_alive() for found in self._threads.values()):
             for shared in self._clusters.values():
                 shared.commits.close()

@@ -61,15 +61,15 @@ class SparkEngine:
                 raise
             log.warning("records with timestamps that Spark cannot read", tap=self._maker.tap.source)
             return self._without_spark(plan)
-        made = Blocks.merged(pickle.loads(row.made) for row in rows)
-        self._maker.drop_gone(plan, sum(plan.gone.values()), made)
-        return made if made.positions is not None else replace(made, positions=[])
+        blocks_ = Blocks.merged(pickle.loads(row.made) for row in rows)
+        self._maker.drop_gone(plan, sum(plan.gone.values()), blocks_)
+        return blocks_ if blocks_.positions is not None else replace(blocks_, positions=[])
 
     def _without_spark(self, plan: TapPlan) -> Blocks:
         """Return the blocks of a plan, a span at a time, since it may hold more than one process should at once."""
-        made = Blocks.merged(self._local.blocks(replace(plan, spans=(span,), gone={})) for span in plan.spans)
-        self._maker.drop_gone(plan, sum(plan.gone.values()), made)
-        return made
+        blocks_ = Blocks.merged(self._local.blocks(replace(plan, spans=(span,), gone={})) for span in plan.spans)
+        self._maker.drop_gone(plan, sum(plan.gone.values()), blocks_)
+        return blocks_
 
     def records(self, plan: TapPlan) -> DataFrame:
         """Read the records of a plan's spans, of a tap with an order those before them, too; columns as `span_records`

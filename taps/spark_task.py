@@ -44,7 +44,7 @@ def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.
         TimeoutError: the broker did not take them in time.
     """
     spans = {span.partition: span for span in task.plan.spans}
-    made: dict[int, Blocks] = {}
+    blocks_by_key: dict[int, Blocks] = {}
     parts: dict[int, list[Observed]] = {}
     orders: dict[int, PartitionOrder] = {}
     for batch in batches:  # in the order of the log, as each partition is read by one task
@@ -52,7 +52,7 @@ def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.
         for partition in np.unique(partitions).tolist():
             rows = np.flatnonzero(partitions == partition)
             records = span_records(batch if rows.size == len(batch) else batch.take(pa.array(rows)))
-            counts = made.setdefault(partition, Blocks())
+            counts = blocks_by_key.setdefault(partition, Blocks())
             order = None if task.maker.tap.order is None else orders.setdefault(partition, PartitionOrder())
             if order is not None:
                 before = int(np.searchsorted(records.offsets, spans[partition].start))
@@ -62,11 +62,11 @@ def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.
             part = task.maker.observe(task.plan, spans[partition], records, counts, order)
             if part is not None:
                 parts.setdefault(partition, []).append(part)
-    if not made:
+    if not blocks_by_key:
         return
     outlet = KafkaOutlet(task.beacons)
     try:
-        for partition, blocks in made.items():
+        for partition, blocks in blocks_by_key.items():
             seq = span_seq(task.plan, spans[partition])
             _send(outlet, task.maker.pack(task.plan, parts.get(partition, ()), seq, blocks), blocks)
             yield pa.RecordBatch.from_pydict({"made": pa.array([pickle.dumps(blocks)], pa.binary())})
@@ -89,7 +89,7 @@ def span_records(batch: pa.RecordBatch) -> SpanRecords:
     )
 
 
-def _send(outlet: KafkaOutlet, packed: Iterable[PackedBlock], made: Blocks) -> None:
+def _send(outlet: KafkaOutlet, packed: Iterable[PackedBlock], blocks: Blocks) -> None:
     """Send blocks as they are packed, and add them without their bytes, and where the broker put them."""
     positions: list[Position] = []
     left = 0
@@ -103,15 +103,15 @@ def _send(outlet: KafkaOutlet, packed: Iterable[PackedBlock], made: Blocks) -> N
         return done
 
     partitions = outlet.partitions()
-    for at, block in enumerate(packed):
+    for index, block in enumerate(packed):
         partition = block.partition % partitions if partitions else block.partition
         positions.append(None)
         left += 1
-        outlet.send(Outgoing(BEACONS, block.key, block.value, listener(at), partition))
-        made.blocks.append(replace(block, value=b""))
+        outlet.send(Outgoing(BEACONS, block.key, block.value, listener(index), partition))
+        blocks.blocks.append(replace(block, value=b""))
     deadline = time.monotonic() + SEND_S
     while left:
         if time.monotonic() > deadline:
             raise TimeoutError(outlet.last_error or "the broker did not take the blocks in time")
         outlet.poll(0.05)
-    made.positions = positions
+    blocks.positions = positions

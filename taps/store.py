@@ -86,10 +86,10 @@ class TapStore:
             if row is None:
                 return None
             packed = connection.execute(select(TapTallyRow.packed).where(TapTallyRow.emitter == emitter)).scalars()
-            tallies = [unpack_tally(found) for found in packed]
+            tallies = [unpack_tally(packed_tally) for packed_tally in packed]
             columns = [getattr(TapUnreadableRow, name) for name in ("reason", "count", "partition", "offset", "at")]
             rows = connection.execute(select(*columns).where(TapUnreadableRow.emitter == emitter))
-            unreadable = {reason: UnreadableRecords(*found) for reason, *found in rows}
+            unreadable = {reason: UnreadableRecords(*values) for reason, *values in rows}
         counts = TapCounts(row.seen, row.left_out, row.early, row.gone, unreadable)
         return OwnedTap(TapPlan.of(row.plan), tallies, counts)
 
@@ -118,10 +118,10 @@ class TapStore:
             if stored.rowcount != 1:
                 raise NotOwned
             if tallies:
-                kept = insert(table_of(TapTallyRow))
+                query = insert(table_of(TapTallyRow))
                 connection.execute(
-                    kept.on_conflict_do_update(
-                        index_elements=["emitter", "place", "window_start"], set_={"packed": kept.excluded.packed}
+                    query.on_conflict_do_update(
+                        index_elements=["emitter", "place", "window_start"], set_={"packed": query.excluded.packed}
                     ),
                     [
                         {
@@ -134,20 +134,20 @@ class TapStore:
                     ],
                 )
             if counts.unreadable:
-                kept = insert(table_of(TapUnreadableRow))
-                changed = {name: kept.excluded[name] for name in ("count", "partition", "offset", "at")}
+                query = insert(table_of(TapUnreadableRow))
+                changed = {name: query.excluded[name] for name in ("count", "partition", "offset", "at")}
                 connection.execute(
-                    kept.on_conflict_do_update(index_elements=["emitter", "reason"], set_=changed),
+                    query.on_conflict_do_update(index_elements=["emitter", "reason"], set_=changed),
                     [
                         {
                             "emitter": emitter,
                             "reason": reason,
-                            "count": found.count,
-                            "partition": found.partition,
-                            "offset": found.offset,
-                            "at": found.at_ms,
+                            "count": count.count,
+                            "partition": count.partition,
+                            "offset": count.offset,
+                            "at": count.at_ms,
                         }
-                        for reason, found in counts.unreadable.items()
+                        for reason, count in counts.unreadable.items()
                     ],
                 )
 
@@ -155,8 +155,8 @@ class TapStore:
         """Return whether a node of a pipeline has reported how far it has read a topic."""
         of_topic = LaneRow.lane.startswith(f"{topic}/", autoescape=True)
         with self._transaction() as connection:
-            asked = select(func.count()).where(LaneRow.pipeline == pipeline, of_topic)
-            return bool(connection.execute(asked).scalar_one())
+            statement = select(func.count()).where(LaneRow.pipeline == pipeline, of_topic)
+            return bool(connection.execute(statement).scalar_one())
 
     def note_trouble(self, emitter: bytes, trouble: str) -> None:
         """Say why this tap waits.
@@ -195,8 +195,8 @@ class TapStore:
         """Return all taps that are not closed, whoever owns them."""
         columns = (TapRow.emitter, TapRow.pipeline, TapRow.node, TapRow.tap, TapRow.since)
         with self._transaction() as connection:
-            found = read_taps_of(connection.execute(select(*columns)))
-        return ReadRows((RunningTap(tap, row.emitter, row.since) for tap, row in found), found.unreadable)
+            taps = read_taps_of(connection.execute(select(*columns)))
+        return ReadRows((RunningTap(tap, row.emitter, row.since) for tap, row in taps), taps.unreadable)
 
     def close(self) -> None:
         """Let other processes take all taps over at once."""

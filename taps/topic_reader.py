@@ -77,9 +77,9 @@ class TopicReader:
     def newest(self, after: float = 0.0, partitions: Collection[int] | None = None) -> SharedLook:
         """Return the newest look at the topic, which is later than those returned before and than `after`, and at most
         a turn old; see `ClusterTopics.newest`."""
-        found = self._topics.newest(self.topic, max(after, self._looked_at), partitions)
-        self._looked_at = found.asked_at
-        return found
+        look = self._topics.newest(self.topic, max(after, self._looked_at), partitions)
+        self._looked_at = look.asked_at
+        return look
 
     def describe(self) -> TopicIs:
         """Return the topic's id and partitions."""
@@ -100,28 +100,28 @@ class TopicReader:
         open transaction keeps it from being read."""
         logs = look.logs
         before = [
-            OffsetSpan(at, max(logs[at].start, start - LAST_OF), start)
-            for at, start in starts.items()
-            if logs[at].start < start <= logs[at].stable_end
+            OffsetSpan(partition, max(logs[partition].start, start - LAST_OF), start)
+            for partition, start in starts.items()
+            if logs[partition].start < start <= logs[partition].stable_end
         ]
         found = self.read(before)
         return {
-            at
-            for at, read in found.items()
+            partition
+            for partition, read in found.items()
             if read.offsets.size and read.is_append_time[-1] and read.records.timestamp_ms[-1] < moment_ms
         }
 
     def has_none(self, partition: int, start: int, end: int) -> bool:
         """Return whether a committed reader finds no record in [start, end)."""
-        known = self._emptiness.get(partition)
-        if known is not None and known[:2] == (start, end):
-            return known[2]
-        if known is None or known[0] != start:  # moves: look again once it stands still
+        cached = self._emptiness.get(partition)
+        if cached is not None and cached[:2] == (start, end):
+            return cached[2]
+        if cached is None or cached[0] != start:  # moves: look again once it stands still
             self._emptiness[partition] = (start, -1, False)
             return False
-        found = self._peek(partition, start, end)
-        self._emptiness[partition] = (start, end, found)
-        return found
+        is_empty = self._peek(partition, start, end)
+        self._emptiness[partition] = (start, end, is_empty)
+        return is_empty
 
     def _peek(self, partition: int, start: int, end: int) -> bool:
         if self._peeking is None:
@@ -191,10 +191,10 @@ class TopicReader:
 
     def _taken(self, span: OffsetSpan) -> list[Message]:
         """Return the records of a span that was read, and keep those of later ones."""
-        early, found = self._early[span.partition], []
+        early, messages = self._early[span.partition], []
         while early and (early[0].offset() or 0) < span.end:
-            found.append(early.popleft())
-        return found
+            messages.append(early.popleft())
+        return messages
 
     def _take(self, message: Message, waiting: Mapping[int, OffsetSpan], gone: Counter[int]) -> None:
         error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
@@ -227,9 +227,9 @@ class TopicReader:
         reached = self._reached[span.partition]
         start = max(self.look([span.partition]).logs[span.partition].start, reached)
         gone[span.partition] += max(0, min(start, span.end) - reached)
-        kept = self._early[span.partition]
+        messages = self._early[span.partition]
         self._begin(TopicPartition(self.topic, span.partition, start))
-        self._early[span.partition] = kept
+        self._early[span.partition] = messages
         if start > max(reached, span.end):
             self._next[span.partition] = -1  # the next span begins anew: it has to count those of its own
 
@@ -250,9 +250,9 @@ def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:
 
 
 def _headers(message: Message) -> Headers:
-    found = headers_of(message)
-    return BROKEN_HEADERS if found is None else found
+    headers = headers_of(message)
+    return BROKEN_HEADERS if headers is None else headers
 
 
-def _bytes(found: Any) -> bytes | None:
-    return found.encode() if isinstance(found, str) else found
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

@@ -42,9 +42,9 @@ def taps_after(before: PipelineTaps | None, stored: Iterable[StoredPipeline]) ->
     is missing, because it is unreadable, all begin anew."""
     taps = before or PipelineTaps(0, {})
     for version in stored:
-        kept = taps.since_ms if version.version == taps.version + 1 else {}
+        since_ms = taps.since_ms if version.version == taps.version + 1 else {}
         first_ms = first_window_ms(version)
-        taps = PipelineTaps(version.version, {tap: kept.get(tap, first_ms) for tap in version.definition.taps})
+        taps = PipelineTaps(version.version, {tap: since_ms.get(tap, first_ms) for tap in version.definition.taps})
     return taps
 
 

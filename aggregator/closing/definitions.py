@@ -134,8 +134,8 @@ class DefinitionRegistry:
     def _take_change(self, change: unfinished.TallyChange) -> None:
         schedule = self.schedules.get(change.pipeline)
         if schedule is not None and change.state != "sealed":
-            known = None if change.closed_basis is None else WindowEntry(change.closed_basis)
-            schedule.tally_changed(change.window_start, change.basis, change.changed_at, known)
+            known_entry = None if change.closed_basis is None else WindowEntry(change.closed_basis)
+            schedule.tally_changed(change.window_start, change.basis, change.changed_at, known_entry)
 
 
 def _extended(

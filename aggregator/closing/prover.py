@@ -127,7 +127,10 @@ class ChecksumWatch:
                 .limit(1)
             ).scalar_one_or_none()
         try:
-            first = [OffsetRange(at.partition, at.first, at.first) for at in unpack_ranges(ranges or b"")[:1]]
+            first = [
+                OffsetRange(offset_range.partition, offset_range.first, offset_range.first)
+                for offset_range in unpack_ranges(ranges or b"")[:1]
+            ]
             records = self._beacons.records(clamp(first, self._beacons.watermarks()))
             blocks = [decode_block(record.value) for record in records]
         except (BadRecord, KafkaException):

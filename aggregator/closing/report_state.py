@@ -102,17 +102,19 @@ def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, l
             is_any(lane.pipeline, pipelines)
         )
     )
-    found: dict[str, list[LaneState]] = {pipeline: [] for pipeline in pipelines}
+    lanes_by_pipeline: dict[str, list[LaneState]] = {pipeline: [] for pipeline in pipelines}
     for row in rows:
-        found[row.pipeline].append(LaneState(row.checkpoint, row.until, row.holder or None, row.lane, row.reporter))
-    return found
+        lanes_by_pipeline[row.pipeline].append(
+            LaneState(row.checkpoint, row.until, row.holder or None, row.lane, row.reporter)
+        )
+    return lanes_by_pipeline
 
 
-def newest_with_beacons(connection: Connection, asked: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
+def newest_with_beacons(connection: Connection, spans: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
     """Return, by pipeline and checkpoint, the newest window with beacons that is later than the first and at most the
     second of the two given windows."""
-    found: dict[str, dict[str, int]] = {pipeline: {} for pipeline in asked}
-    if asked:
+    newest: dict[str, dict[str, int]] = {pipeline: {} for pipeline in spans}
+    if spans:
         rows = connection.execute(
             text(
                 "SELECT t.pipeline, checkpoint, max(window_start) AS newest"
@@ -121,19 +123,19 @@ def newest_with_beacons(connection: Connection, asked: Mapping[str, tuple[int, i
                 " AND window_start > after AND window_start <= due GROUP BY t.pipeline, checkpoint"
             ),
             {
-                "names": list(asked),
-                "after": [after for after, _ in asked.values()],
-                "due": [due for _, due in asked.values()],
+                "names": list(spans),
+                "after": [after for after, _ in spans.values()],
+                "due": [due for _, due in spans.values()],
             },
         )
         for row in rows:
-            found[row.pipeline][row.checkpoint] = row.newest
-    return found
+            newest[row.pipeline][row.checkpoint] = row.newest
+    return newest
 
 
 def read_sketches(connection: Connection, windows: Windows) -> dict[WindowKey, list[tuple[TallyState, Sketch]]]:
     """Read the tallies of these windows with their lag sketches."""
-    found: dict[WindowKey, list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
+    tallies: dict[WindowKey, list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
     for row in _tally_rows(connection, windows, tables.table_of(tables.TallyRow).c):
-        found[row.pipeline, row.window_start].append((_tally_state(row), Sketch.from_bytes(row.sketch)))
-    return found
+        tallies[row.pipeline, row.window_start].append((_tally_state(row), Sketch.from_bytes(row.sketch)))
+    return tallies

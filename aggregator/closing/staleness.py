@@ -32,26 +32,26 @@ _LOOKS_BACK_S: Final = (600, 3_600, LOOK_BACK_S)
 
 
 def add_staleness(
-    connection: Connection, found: Sequence[Closing], graphs: Mapping[tuple[str, int], Graph]
+    connection: Connection, closings: Sequence[Closing], graphs: Mapping[tuple[str, int], Graph]
 ) -> list[Closing]:
     """Return the closings with the staleness of their checkpoints, by the tallies of earlier minutes where the windows'
     own messages do not say it. History that is filled in has none."""
-    own = {closing.window: lowest_lags_ms(closing.facts) for closing in found if _has_staleness(closing)}
+    own = {closing.window: lowest_lags_ms(closing.facts) for closing in closings if _has_staleness(closing)}
     open_ = {
         closing.window: names
-        for closing in found
+        for closing in closings
         if closing.window in own and (names := _not_fresh(graphs[closing.window], closing, own[closing.window]))
     }
-    seen = _read_seen(connection, open_, graphs)
+    seen_minutes = _read_seen(connection, open_, graphs)
 
     def of(closing: Closing) -> dict[str, float]:
         (pipeline, start), lowest_ms, result = closing.window, own[closing.window], {}
         graph = graphs[closing.window]
-        came_in = {source: seen.get((pipeline, f"{source}.in"), {}) for source in graph.sources}
+        came_in = {source: seen_minutes.get((pipeline, f"{source}.in"), {}) for source in graph.sources}
         for name in ins_and_outs(graph):
             stale_ms = max(0.0, lowest_ms[name]) if name in lowest_ms else None
             if name in open_.get(closing.window, ()):
-                minutes = SeenMinutes(seen.get((pipeline, name), {}))
+                minutes = SeenMinutes(seen_minutes.get((pipeline, name), {}))
                 came = {start: 0.0}
                 for source in graph.leading_to(node_of(name)).intersection(came_in):
                     came = {**came_in[source], **came}
@@ -64,19 +64,19 @@ def add_staleness(
         replace(closing, result=structs.replace(closing.result, staleness_ms=of(closing)))
         if closing.window in own
         else closing
-        for closing in found
+        for closing in closings
     ]
 
 
 def restate_later(connection: Connection, closed: Sequence[Closing]) -> list[tuple[str, int, int]]:
     """Let time judge again those windows whose checkpoints are less stale by what was closed now than they were known
     to be; return pipeline, start and basis of each."""
-    seen: defaultdict[Checkpoint, dict[int, float]] = defaultdict(dict)
+    lags_by_place: defaultdict[Checkpoint, dict[int, float]] = defaultdict(dict)
     for closing in closed:
         pipeline, start = closing.window
         for name, lowest_ms in lowest_lags_ms(closing.facts).items():
-            seen[pipeline, name][start] = lowest_ms
-    minutes = {place: SeenMinutes(found) for place, found in seen.items()}
+            lags_by_place[pipeline, name][start] = lowest_ms
+    minutes = {place: SeenMinutes(lags) for place, lags in lags_by_place.items()}
 
     def is_fresher(row: Any) -> bool:
         result = unpack_window(row.pipeline, row.window_start, row.document)
@@ -115,29 +115,29 @@ def _not_fresh(graph: Graph, closing: Closing, lowest_ms: Mapping[str, float]) -
 
 
 def _read_seen(
-    connection: Connection, wanted: Mapping[tuple[str, int], Collection[str]], graphs: Mapping[tuple[str, int], Graph]
+    connection: Connection, watched: Mapping[tuple[str, int], Collection[str]], graphs: Mapping[tuple[str, int], Graph]
 ) -> dict[Checkpoint, dict[int, float]]:
     """Read minutes with live beacons before these windows at these checkpoints and the sources' `in`, each with its
     lowest lag: as far back as tells, since a day of tallies may be millions."""
     windows: defaultdict[Checkpoint, set[int]] = defaultdict(set)
-    for (pipeline, start), names in wanted.items():
+    for (pipeline, start), names in watched.items():
         for name in (*graphs[pipeline, start].entrances, *names):
             windows[pipeline, name].add(start)
-    found: defaultdict[Checkpoint, dict[int, float]] = defaultdict(dict)
+    lags_by_place: defaultdict[Checkpoint, dict[int, float]] = defaultdict(dict)
     for back_s in _LOOKS_BACK_S:
         if not windows:
             break
         for place, start, lowest_ms in _read_minutes(connection, windows, back_s):
-            found[place][start] = lowest_ms
+            lags_by_place[place][start] = lowest_ms
         # since when messages came in is asked as far back as any checkpoint of the pipeline is
-        further = {place[0] for place, starts in windows.items() if not _tells(found[place], starts, back_s)}
+        further = {place[0] for place, starts in windows.items() if not _tells(lags_by_place[place], starts, back_s)}
         windows = defaultdict(set, {place: starts for place, starts in windows.items() if place[0] in further})
-    return found
+    return lags_by_place
 
 
-def _tells(seen: Mapping[int, float], window_starts_s: Collection[int], back_s: int) -> bool:
+def _tells(lags_by_minute: Mapping[int, float], window_starts_s: Collection[int], back_s: int) -> bool:
     """Return whether for each window no minute further back than this can be fresher than those that were seen."""
-    soon = [start for start, lowest_ms in seen.items() if lowest_ms < back_s * 1_000]
+    soon = [start for start, lowest_ms in lags_by_minute.items() if lowest_ms < back_s * 1_000]
     return all(any(window - back_s <= start < window for start in soon) for window in window_starts_s)
 
 
@@ -178,17 +178,17 @@ def _read_stale(connection: Connection, closed: Sequence[Closing]) -> list[Any]:
     if not starts:
         return []
     basis = max(closing.basis for closing in closed)
-    firsts = [min(found) for found in starts.values()]
-    lasts = [max(found) + LOOK_BACK_S for found in starts.values()]
-    asked = tables.rows_of(
+    firsts = [min(starts_of_pipeline) for starts_of_pipeline in starts.values()]
+    lasts = [max(starts_of_pipeline) + LOOK_BACK_S for starts_of_pipeline in starts.values()]
+    query = tables.rows_of(
         zip(starts, firsts, lasts, strict=True), pipeline=Text(), first=BigInteger(), last=BigInteger()
     )
     window = tables.table_of(tables.WindowRow)
     return list(
         connection.execute(
             select(window.c.pipeline, window.c.window_start, window.c.basis, window.c.document)
-            .join(asked, window.c.pipeline == asked.c.pipeline)
-            .where(window.c.window_start > asked.c.first, window.c.window_start < asked.c.last)
+            .join(query, window.c.pipeline == query.c.pipeline)
+            .where(window.c.window_start > query.c.first, window.c.window_start < query.c.last)
             .where(window.c.state == "closed", window.c.basis < basis, window.c.stale_ms >= FRESH_MS)
             .where(window.c.window_start > min(firsts), window.c.window_start < max(lasts))  # for the planner
         )

@@ -67,14 +67,14 @@ def read_spans(connection: Connection, pipelines: Collection[str]) -> list[Any]:
 
 def read_gaps(connection: Connection, pipeline: str, first_s: int, last_s: int) -> list[int]:
     """Read the windows between these two that were never closed."""
-    found = connection.execute(
+    rows = connection.execute(
         text(
             "SELECT start FROM generate_series(CAST(:first AS bigint), :last, 60) start WHERE NOT EXISTS"
             ' (SELECT FROM "window" WHERE pipeline = :pipeline AND window_start = start) ORDER BY start'
         ),
         {"pipeline": pipeline, "first": first_s, "last": last_s},
     )
-    return list(found.scalars())
+    return list(rows.scalars())
 
 
 def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[Any]:

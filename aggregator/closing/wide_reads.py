@@ -103,9 +103,9 @@ class _WideRead:
 
     def go_on(self, beacons: BeaconLog, ends_at: float) -> None:
         """Check and read until then (monotonic s)."""
-        held = beacons.watermarks()
-        if self._check(beacons, held, ends_at):
-            self.to_read = clamp(without(merge_ranges(self.to_read), self.covered), held)
+        watermarks = beacons.watermarks()
+        if self._check(beacons, watermarks, ends_at):
+            self.to_read = clamp(without(merge_ranges(self.to_read), self.covered), watermarks)
             if self.has_begun or records_in(self.to_read) > self.most_records:
                 self.has_begun = True
                 self._read(beacons, ends_at)
@@ -113,13 +113,13 @@ class _WideRead:
                 self.to_read = []
             self.is_done = not self.to_read
 
-    def _check(self, beacons: BeaconLog, held: Mapping[int, Watermarks], ends_at: float) -> bool:
+    def _check(self, beacons: BeaconLog, watermarks: Mapping[int, Watermarks], ends_at: float) -> bool:
         """Return whether all ranges are checked by now."""
         for start_s, wide in self.windows.items():
             while wide.unchecked:
                 wide.check = wide.check or NamedRanges(beacons, self.pipeline, start_s)
                 item = wide.unchecked.pop()
-                if wide.check.is_plausible(item, held):
+                if wide.check.is_plausible(item, watermarks):
                     wide.accepted.add(item)
                     self.to_read += wide.check.begun([item])
                 else:
@@ -129,11 +129,11 @@ class _WideRead:
         return True
 
     def _read(self, beacons: BeaconLog, ends_at: float) -> None:
-        wanted = {block_key(self.pipeline, start_s): start_s for start_s in self.windows}
+        starts_by_key = {block_key(self.pipeline, start_s): start_s for start_s in self.windows}
         records = beacons.records(self.to_read)
         last = None
         for last in records:
-            start_s = wanted.get(last.key or b"")
+            start_s = starts_by_key.get(last.key or b"")
             if start_s is not None and start_s in self.windows:
                 self._keep(start_s, last)
             if time.monotonic() >= ends_at:
@@ -141,8 +141,8 @@ class _WideRead:
         else:
             last = None
         records.close()
-        seen, self.to_read = _split(self.to_read, last)
-        self.covered = merge_ranges([*self.covered, *seen], gap=0)
+        done_ranges, self.to_read = _split(self.to_read, last)
+        self.covered = merge_ranges([*self.covered, *done_ranges], gap=0)
 
     def _keep(self, start_s: int, record: LogRecord) -> None:
         place = OffsetRange(record.partition, record.offset, record.offset)
@@ -154,10 +154,10 @@ class _WideRead:
         while self._kept_bytes > KEPT_BYTES and len(self.windows) > 1:  # the last waits for a read of its own
             start_s, given_up = self.windows.popitem()
             self.later.add(start_s)
-            self._kept_bytes -= sum(len(kept.value) for kept in given_up.kept)
+            self._kept_bytes -= sum(len(record.value) for record in given_up.kept)
         if self._kept_bytes > KEPT_BYTES:
             (alone,) = self.windows.values()
-            self.places = [OffsetRange(kept.partition, kept.offset, kept.offset) for kept in alone.kept]
+            self.places = [OffsetRange(record.partition, record.offset, record.offset) for record in alone.kept]
             alone.kept.clear()
 
 
@@ -197,11 +197,11 @@ class WideReads:
         read.asked_at = time.monotonic()
         return records_in(read.covered) - before
 
-    def most_records(self, held: Mapping[int, Watermarks], now_ms: int) -> int:
+    def most_records(self, watermarks: Mapping[int, Watermarks], now_ms: int) -> int:
         """Return how many records one pipeline may have read in one turn."""
         if time.monotonic() - self._asked_at >= ASKED_EVERY_S:
             recent = self._beacons.offsets_at(now_ms - RECENT_MS)
-            taken = sum(marks.high - recent.get(partition, marks.high) for partition, marks in held.items())
+            taken = sum(marks.high - recent.get(partition, marks.high) for partition, marks in watermarks.items())
             self._most_records, self._asked_at = max(MANY_RECORDS, taken), time.monotonic()
         return self._most_records
 
@@ -210,7 +210,7 @@ class WideReads:
         window: WindowKey,
         named: Sequence[OffsetRange],
         others: Sequence[OffsetRange],
-        held: Mapping[int, Watermarks],
+        watermarks: Mapping[int, Watermarks],
         most_records: int,
         *,
         is_doubtful: bool,
@@ -225,8 +225,8 @@ class WideReads:
         pipeline, start_s = window
         read = self._reads.get(pipeline)
         if read is not None and start_s in read.windows:
-            return self._share_of(read, start_s, named, others, held)
-        ranges = clamp(in_few_ranges([*named, *others]), held)
+            return self._share_of(read, start_s, named, others, watermarks)
+        ranges = clamp(in_few_ranges([*named, *others]), watermarks)
         if not is_doubtful and records_in(ranges) <= most_records:
             return Share(ranges)
         if read is None:
@@ -251,7 +251,7 @@ class WideReads:
         start_s: int,
         named: Sequence[OffsetRange],
         others: Sequence[OffsetRange],
-        held: Mapping[int, Watermarks],
+        watermarks: Mapping[int, Watermarks],
     ) -> Share | None:
         """Return the share of a window that was read; None if its tallies name much more by now."""
         if not read.is_done:
@@ -262,8 +262,8 @@ class WideReads:
         wide = read.windows[start_s]
         believed = [*(item for item in named if item not in wide.refused), *others]
         begun = believed if wide.check is None else wide.check.begun(believed)
-        left = without(clamp(merge_ranges(begun), held), read.covered)
-        ranges = fewer_ranges(left, MOST_RANGES)
+        remaining = without(clamp(merge_ranges(begun), watermarks), read.covered)
+        ranges = fewer_ranges(remaining, MOST_RANGES)
         if records_in(ranges) > read.most_records:
             accepted = wide.accepted if wide.check is None else wide.check.begun(wide.accepted)
             read.want(start_s, named, [*accepted, *others])
@@ -271,7 +271,7 @@ class WideReads:
             return None
         if read.places:
             ranges = merge_ranges([*ranges, *fewer_ranges(merge_ranges(read.places), MOST_PLACES)])
-        return Share(clamp(ranges, held), wide.kept, wide.refused.intersection(named))
+        return Share(clamp(ranges, watermarks), wide.kept, wide.refused.intersection(named))
 
 
 def in_few_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
@@ -283,12 +283,12 @@ def _split(ranges: Sequence[OffsetRange], reached: LogRecord | None) -> tuple[li
     """Return what of these ranges was read up to this record, and what is left; all was read if it is None."""
     if reached is None:
         return list(ranges), []
-    at = next(
+    index = next(
         number
         for number, item in enumerate(ranges)
         if item.partition == reached.partition and item.first <= reached.offset <= item.last
     )
-    item = ranges[at]
-    seen = OffsetRange(item.partition, item.first, reached.offset)
-    left = OffsetRange(item.partition, reached.offset + 1, item.last)
-    return [*ranges[:at], seen], [*([left] if left.first <= left.last else []), *ranges[at + 1 :]]
+    item = ranges[index]
+    done = OffsetRange(item.partition, item.first, reached.offset)
+    remainder = OffsetRange(item.partition, reached.offset + 1, item.last)
+    return [*ranges[:index], done], [*([remainder] if remainder.first <= remainder.last else []), *ranges[index + 1 :]]

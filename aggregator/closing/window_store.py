@@ -72,17 +72,17 @@ def read_facts(connection: Connection, windows: Windows) -> dict[WindowKey, tupl
     return found_facts
 
 
-def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closing, int]]:
+def commit(connection: Connection, closings: Sequence[Closing]) -> list[tuple[Closing, int]]:
     """Upsert closings, each only over an older basis; those that made a revision, with its number.
 
     A result that changed keeps the old row in the history; one that did not keeps its revision.
     """
-    if not found:
+    if not closings:
         return []
-    ensure_days(connection, {closing.result.start_s for closing in found})
-    before = _lock(connection, [closing.window for closing in found])
+    ensure_days(connection, {closing.result.start_s for closing in closings})
+    before = _lock(connection, [closing.window for closing in closings])
     rows, made, replaced, named = [], [], [], []
-    for closing in found:
+    for closing in closings:
         old = before.get(closing.window)
         if old is not None and (
             old.state == "sealed" or (old.basis, old.judged_at) > (closing.basis, closing.judged_at)
@@ -101,9 +101,9 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
     _upsert(connection, rows)
     _keep_revisions(connection, replaced)
     written = {(row["pipeline"], row["window_start"]) for row in rows}
-    kept = [closing for closing in found if closing.window in written]
-    read = [closing for closing in kept if closing.is_read]  # only their facts are new
-    _replace(connection, tables.MissingMessageRow, _known(kept, before), _missing_rows(kept))
+    written_closings = [closing for closing in closings if closing.window in written]
+    read = [closing for closing in written_closings if closing.is_read]  # only their facts are new
+    _replace(connection, tables.MissingMessageRow, _known(written_closings, before), _missing_rows(written_closings))
     _replace(connection, tables.PickedMessagesRow, _known(read, before), _picked_rows(read))
     if made:
         mark_hours(connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made))
@@ -223,8 +223,8 @@ def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
             )
 
 
-def _known(found: Sequence[Closing], before: Collection[WindowKey]) -> list[WindowKey]:
-    return [closing.window for closing in found if closing.window in before]
+def _known(closings: Sequence[Closing], before: Collection[WindowKey]) -> list[WindowKey]:
+    return [closing.window for closing in closings if closing.window in before]
 
 
 def _replace(
@@ -238,7 +238,7 @@ def _replace(
         copy(connection, table, list(rows[0]), (list(row.values()) for row in rows))
 
 
-def _missing_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
+def _missing_rows(closings: Sequence[Closing]) -> list[dict[str, Any]]:
     return [
         {
             "pipeline": closing.result.pipeline,
@@ -254,18 +254,18 @@ def _missing_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
             "span_id": missing.id.trace and missing.id.trace.span_id,
             "emitter": missing.id.emitter,
         }
-        for closing in found
+        for closing in closings
         for missing in closing.missing[:NAMES_PER_WINDOW]
     ]
 
 
-def _picked_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
+def _picked_rows(closings: Sequence[Closing]) -> list[dict[str, Any]]:
     return [
         {
             "pipeline": closing.result.pipeline,
             "window_start": closing.result.start_s,
             "packed": closing.facts.picked.pack(),
         }
-        for closing in found
+        for closing in closings
         if len(closing.facts.picked)
     ]

@@ -80,12 +80,14 @@ class Input:
         """Judge the lag by the record found where the group continues."""
         if self.log is None:
             return PartitionLag(self.group, *self.key, None, None)
-        found = waiting.get(RecordPlace(self.key, next_offset(self.committed, self.log)))
-        stamped_ms = found.stamped_ms if found is not None and self.lag else None
-        at = PartitionOffsets(self.committed, *self.log, stamped_ms, self.limits, self.size_bytes)
+        record = waiting.get(RecordPlace(self.key, next_offset(self.committed, self.log)))
+        stamped_ms = record.stamped_ms if record is not None and self.lag else None
+        offsets = PartitionOffsets(self.committed, *self.log, stamped_ms, self.limits, self.size_bytes)
         if not self.lag:  # nothing is behind where nothing waits
-            return PartitionLag(self.group, *self.key, self.lag, self.lag, at=at)
-        return PartitionLag(self.group, *self.key, *offsets_and_delay(self.lag, self.log.end, found, asked_ms), at=at)
+            return PartitionLag(self.group, *self.key, self.lag, self.lag, at=offsets)
+        return PartitionLag(
+            self.group, *self.key, *offsets_and_delay(self.lag, self.log.end, record, asked_ms), at=offsets
+        )
 
 
 class ConsumerLags:
@@ -113,7 +115,7 @@ class ConsumerLags:
         self.trouble = None
         self._described = self._descriptions(groups)  # before commits: a member's last one comes before its end
         committed = self._committed({group.group for group in groups})
-        assigned = {key for found in self._described.values() for key in found.keys}
+        assigned = {key for description in self._described.values() for key in description.keys}
         keys = self._partitions({topic for topic, _ in assigned.union(*committed.values())})
         limits = self._limits.limits(keys)
         sized = [key for topic, some in keys.items() if _has_size(limits.get(topic)) for key in some]
@@ -125,13 +127,13 @@ class ConsumerLags:
             Input(group, key, committed[group.group].get(key), logs.get(key), limits.get(topic), sizes.get(key))
             for group in groups
             if group.group in committed
-            for topic, wanted in self._wanted(group, committed[group.group])
+            for topic, input_keys in self._wanted(group, committed[group.group])
             for key in keys.get(topic, ())
-            if wanted is None or key in wanted
+            if input_keys is None or key in input_keys
         ]
-        most_first = sorted(inputs, key=lambda each: (each.committed is not None, each.lag or 0), reverse=True)
-        waiting = self._records.read({each.place: None for each in most_first if each.place is not None})
-        return asked_ms, [each.judged(waiting, asked_ms) for each in inputs]
+        most_first = sorted(inputs, key=lambda item: (item.committed is not None, item.lag or 0), reverse=True)
+        waiting = self._records.read({item.place: None for item in most_first if item.place is not None})
+        return asked_ms, [item.judged(waiting, asked_ms) for item in inputs]
 
     def describe(self, groups: Collection[NodeGroup]) -> dict[NodeGroup, GroupDescription]:
         """Return the description of each group whose coordinator gave one when lags were read last."""
@@ -154,8 +156,8 @@ class ConsumerLags:
     def _wanted(self, group: NodeGroup, committed: Collection[Key]) -> list[tuple[str, frozenset[Key] | None]]:
         """Return the topics that a group reads, each with the partitions that are looked at: all (None) if it has
         committed offsets of the topic, else those that its members are assigned."""
-        found = self._described.get(group.group)
-        assigned = frozenset[Key]() if found is None else found.keys
+        description = self._described.get(group.group)
+        assigned = frozenset[Key]() if description is None else description.keys
         has_commits = {topic for topic, _ in committed}
         topics = has_commits | {topic for topic, _ in assigned}
         return [(topic, None if topic in has_commits else assigned) for topic in sorted(topics)]
@@ -169,22 +171,22 @@ class ConsumerLags:
             if len(groups) == 1:
                 raise
             trouble = error
-        found: dict[str, dict[Key, int]] = {}
+        offsets: dict[str, dict[Key, int]] = {}
         for group in sorted(groups):
             try:
-                found |= self._groups.committed([group])
+                offsets |= self._groups.committed([group])
             except KafkaException as error:
                 self.trouble = f"{group}: {error}"
-        if not found:
+        if not offsets:
             raise trouble
-        return found
+        return offsets
 
     def _partitions(self, topics: Collection[str]) -> dict[str, list[Key]]:
         """Return the partitions of each topic that exists, whether or not they have committed offsets."""
         if not topics:
             return {}
-        asked = TopicCollection(sorted(topics))
-        futures: dict[str, Any] = self._admin.describe_topics(asked, request_timeout=ANSWER_TIMEOUT_S)
+        topics_described = TopicCollection(sorted(topics))
+        futures: dict[str, Any] = self._admin.describe_topics(topics_described, request_timeout=ANSWER_TIMEOUT_S)
         return {
             topic: sorted((topic, partition.id) for partition in answer.partitions)
             for topic, answer in self._answers(futures).items()
@@ -195,27 +197,27 @@ class ConsumerLags:
         if not keys:
             return {}
         starts, ends = self._bounds.begins(keys), self._bounds.ends(keys)
-        found = {key: Log(starts[key], ends[key]) for key in starts.keys() & ends.keys()}
-        if len(found) < len(keys):
+        logs = {key: Log(starts[key], ends[key]) for key in starts.keys() & ends.keys()}
+        if len(logs) < len(keys):
             self.trouble = self._bounds.last_error
-        return found
+        return logs
 
     def _answers(self, futures: Mapping[str, Any]) -> dict[str, Any]:
         """Return the answers, without those for groups and topics that do not exist; keep an error as the trouble, and
         raise it if there is no answer at all."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        found: dict[str, Any] = {}
+        answers: dict[str, Any] = {}
         trouble: KafkaException | TimeoutError | None = None
         for name, future in futures.items():
             try:
-                found[name] = future.result(max(0.0, deadline - time.monotonic()))
+                answers[name] = future.result(max(0.0, deadline - time.monotonic()))
             except (KafkaException, TimeoutError) as error:
                 if not _is_unknown(error):
                     trouble = error
                     self.trouble = f"{name}: {str(error) or 'no answer in time'}"
-        if trouble is not None and not found:
+        if trouble is not None and not answers:
             raise trouble
-        return found
+        return answers
 
 
 def _has_size(limits: RetentionLimits | None) -> bool:

@@ -52,9 +52,9 @@ class PartitionHistory:
             return PartitionHistory((now,), unread, self.beyond)
         if now.at_ms == newest.at_ms:
             return self
-        kept = tuple(reading for reading in self.readings if reading.at_ms >= now.at_ms - SPAN_MS)
+        recent = tuple(reading for reading in self.readings if reading.at_ms >= now.at_ms - SPAN_MS)
         earlier = self.deleted if _minute(newest) == _minute(now) else 0
-        return PartitionHistory((*kept, now), unread + earlier, self.beyond)
+        return PartitionHistory((*recent, now), unread + earlier, self.beyond)
 
     @property
     def newest(self) -> OffsetReading | None:
@@ -98,11 +98,13 @@ class GroupProgress:
                 beyond = lag.at.committed if lag.at is not None and _is_beyond(lag) else None
                 self._histories[PartitionKey.of(lag)] = replace(self._history(lag).with_reading(now), beyond=beyond)
 
-    def forget(self, known: Iterable[str]) -> None:
+    def forget(self, groups: Iterable[str]) -> None:
         """Forget all other pipelines."""
-        self._read &= set(known)
+        self._read &= set(groups)
         self._histories = {key: history for key, history in self._histories.items() if key.pipeline in self._read}
-        self._empty_since = {group: at for group, at in self._empty_since.items() if group.pipeline in self._read}
+        self._empty_since = {
+            group: since_ms for group, since_ms in self._empty_since.items() if group.pipeline in self._read
+        }
 
     def _history(self, lag: PartitionLag) -> PartitionHistory:
         return self._histories.get(PartitionKey.of(lag), PartitionHistory())
@@ -140,8 +142,8 @@ class GroupProgress:
                 self._empty_since.setdefault(group, 0)
         alone = {lag.group for lag in lags if self._commits_alone(lag, self._empty_since.get(lag.group))}
         return {
-            group: found.members or (0 if self._is_gone(group, asked_ms) and group not in alone else None)
-            for group, found in described.items()
+            group: description.members or (0 if self._is_gone(group, asked_ms) and group not in alone else None)
+            for group, description in described.items()
         }
 
     def _is_gone(self, group: NodeGroup, asked_ms: int) -> bool:
@@ -158,13 +160,13 @@ class GroupProgress:
     def _judged(self, lag: PartitionLag, now: OffsetReading, members: int | None) -> PartitionProgress:
         before = self._history(lag)
         history = before.with_reading(now)
-        found = PartitionProgress(
+        progress = PartitionProgress(
             velocity=velocity(history.readings),
             status=BEYOND_THE_END if _is_beyond(lag) else status(history.readings, members),
             deleted=history.deleted,
             deleted_since=deleted_unread(before.newest, now),
         )
-        return found if lag.at is None or not now.counts else _with_retention(found, lag.at, now)
+        return progress if lag.at is None or not now.counts else _with_retention(progress, lag.at, now)
 
     def _continue(self, pipelines: set[str]) -> None:
         """Go on with the stored histories of pipelines that are new here."""
@@ -193,30 +195,34 @@ def _is_beyond(lag: PartitionLag) -> bool:
 
 def _is_past_end(lag: PartitionLag, beyond: int | None) -> bool:
     """Return whether the commit is one that the log did not hold when it was first seen. `beyond`: one that was so."""
-    at = lag.at
-    return at is not None and at.committed is not None and (at.committed > at.end or at.committed == beyond)
+    offset = lag.at
+    return (
+        offset is not None
+        and offset.committed is not None
+        and (offset.committed > offset.end or offset.committed == beyond)
+    )
 
 
-def _with_retention(found: PartitionProgress, at: PartitionOffsets, now: OffsetReading) -> PartitionProgress:
+def _with_retention(progress: PartitionProgress, offsets: PartitionOffsets, now: OffsetReading) -> PartitionProgress:
     """Add when the topic's limits delete what waits."""
-    if at.limits is None:
-        return found
-    if at.limits.retention_ms is at.limits.retention_bytes is None:
-        return replace(found, kept_by="none")
+    if offsets.limits is None:
+        return progress
+    if offsets.limits.retention_ms is offsets.limits.retention_bytes is None:
+        return replace(progress, kept_by="none")
     if now.lag == 0:
-        return found
-    held, moving = at.end - at.start, found.velocity
-    each_bytes = None if at.size_bytes is None else at.size_bytes / held
-    age = age_ms(at.stamped_ms, now.at_ms)
-    ahead = fronts(at.limits, now.lag, age, each_bytes, moving.appends_per_s)
+        return progress
+    available, moving = offsets.end - offsets.start, progress.velocity
+    each_bytes = None if offsets.size_bytes is None else offsets.size_bytes / available
+    age = age_ms(offsets.stamped_ms, now.at_ms)
+    ahead = fronts(offsets.limits, now.lag, age, each_bytes, moving.appends_per_s)
     if not ahead:
-        return found
+        return progress
     first = min(ahead, key=lambda front: front.arrives_s)
-    found = replace(found, kept_by=first.limit, deletes_ms=_moment(now.at_ms, first.arrives_s))
+    progress = replace(progress, kept_by=first.limit, deletes_ms=_moment(now.at_ms, first.arrives_s))
     loss = None if moving.commits_per_s is None else loss_ahead(ahead, now.lag, moving.commits_per_s)
     if loss is None or (loss_ms := _moment(now.at_ms, loss.in_s)) is None:
-        return found
-    return replace(found, loss_ms=loss_ms, at_risk=loss.messages)
+        return progress
+    return replace(progress, loss_ms=loss_ms, at_risk=loss.messages)
 
 
 def _moment(now_ms: int, in_s: float) -> int | None:
@@ -228,23 +234,23 @@ def _moment(now_ms: int, in_s: float) -> int | None:
 def read_histories(engine: Engine, pipeline: str) -> dict[PartitionKey, PartitionHistory]:
     """Return the histories of a pipeline's partitions by the rows of its newest minute and the five before."""
     row = ConsumerLagRow
-    of = (row.pipeline, row.node, row.consumer_group, row.topic, row.topic_partition)
+    place = (row.pipeline, row.node, row.consumer_group, row.topic, row.topic_partition)
     newest = select(func.max(row.window_start)).where(row.pipeline == pipeline).scalar_subquery()
-    asked = (
-        select(*of, row.asked_at, row.committed, row.log_start, row.log_end, row.offsets, row.status, row.deleted)
+    query = (
+        select(*place, row.asked_at, row.committed, row.log_start, row.log_end, row.offsets, row.status, row.deleted)
         .where(row.pipeline == pipeline, row.window_start >= newest - SPAN_MS // 1_000)
         .where(row.log_start.is_not(None), row.log_end.is_not(None))
         .order_by(row.window_start)
     )
-    found: dict[PartitionKey, PartitionHistory] = {}
+    histories: dict[PartitionKey, PartitionHistory] = {}
     with engine.connect() as connection:
-        for *names, asked_at, committed, start, end, offsets, stored, deleted in connection.execute(asked):
+        for *names, asked_at, committed, start, end, offsets, stored, deleted in connection.execute(query):
             key = PartitionKey(*names)
             is_beyond = stored == BEYOND_THE_END or (committed is not None and committed > end)
             reading = _reading(asked_at, committed, start, end, offsets, is_beyond=is_beyond)
-            readings = (*found.get(key, PartitionHistory()).readings, reading)
-            found[key] = PartitionHistory(readings, deleted or 0, committed if is_beyond else None)
-    return found
+            readings = (*histories.get(key, PartitionHistory()).readings, reading)
+            histories[key] = PartitionHistory(readings, deleted or 0, committed if is_beyond else None)
+    return histories
 
 
 def _minute(reading: OffsetReading) -> int:

@@ -41,8 +41,8 @@ def queue_name(url: str) -> str:
 
 def region_of(url: str) -> str | None:
     """Return the region that a queue's address names; None for one of an emulator, say."""
-    found = _AWS.match(url)
-    return None if found is None else found["region"]
+    match = _AWS.match(url)
+    return None if match is None else match["region"]
 
 
 class QueueLags:
@@ -77,7 +77,7 @@ class QueueLags:
                     self.trouble = f"{queue_name(url)}: {error}"
         if self.trouble is not None and not counts:
             raise TimeoutError(self.trouble)
-        waiting = [url for url, found in counts.items() if any(found.values())]
+        waiting = [url for url, counts_of_url in counts.items() if any(counts_of_url.values())]
         ages = self._read_ages(waiting) if waiting else {}
         return asked_ms, [_lag(group, counts[group.group], ages) for group in groups if group.group in counts]
 
@@ -110,9 +110,9 @@ class QueueLags:
         for url in urls:
             by_region.setdefault(region_of(url), []).append(url)
         for some in by_region.values():
-            for at in range(0, len(some), AT_ONCE):
+            for index in range(0, len(some), AT_ONCE):
                 try:
-                    self._ages |= self._ages_of(some[at : at + AT_ONCE])
+                    self._ages |= self._ages_of(some[index : index + AT_ONCE])
                     self._age_error = None
                 except Exception as error:
                     if str(error) != self._age_error:
@@ -123,13 +123,13 @@ class QueueLags:
     def _ages_of(self, urls: list[str]) -> dict[str, int]:
         now = datetime.now(UTC)
         answer = self._client("cloudwatch", urls[0]).get_metric_data(
-            MetricDataQueries=[_age_query(at, url) for at, url in enumerate(urls)],
+            MetricDataQueries=[_age_query(index, url) for index, url in enumerate(urls)],
             StartTime=now - AGE_WITHIN,
             EndTime=now,
             ScanBy="TimestampDescending",
         )
         values: Iterable[Mapping[str, Any]] = answer["MetricDataResults"]
-        return {urls[int(each["Id"][1:])]: int(each["Values"][0] * 1_000) for each in values if each["Values"]}
+        return {urls[int(value["Id"][1:])]: int(value["Values"][0] * 1_000) for value in values if value["Values"]}
 
 
 def _lag(group: NodeGroup, counts: Mapping[str, int], ages: Mapping[str, int]) -> PartitionLag:
@@ -138,13 +138,13 @@ def _lag(group: NodeGroup, counts: Mapping[str, int], ages: Mapping[str, int]) -
     return PartitionLag(group, queue_name(group.group), 0, waiting, age_ms, counts[_IN_FLIGHT])
 
 
-def _age_query(at: int, url: str) -> dict[str, Any]:
+def _age_query(number: int, url: str) -> dict[str, Any]:
     metric = {
         "Namespace": "AWS/SQS",
         "MetricName": "ApproximateAgeOfOldestMessage",
         "Dimensions": [{"Name": "QueueName", "Value": queue_name(url)}],
     }
-    return {"Id": f"q{at}", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Maximum"}}
+    return {"Id": f"q{number}", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Maximum"}}
 
 
 def _is_unknown(error: Exception) -> bool:

@@ -64,19 +64,19 @@ class WaitingRecords:
         others the first 100 are read; places that could not be read within 2 s are left out, for any reason."""
         began = time.monotonic()
         deadline, wanted = began + READ_TIMEOUT_S, list(places)
-        known = {place: self._kept[place] for place in wanted if place in self._kept}
-        self._kept = {place: kept for place, kept in known.items() if kept[0] > began - KEPT_S}
-        found = {place: record for place, (_, record) in self._kept.items()}
-        left = list(islice((place for place in wanted if place not in found), MAX_PLACES))
-        while left and time.monotonic() < deadline:
+        cached = {place: self._kept[place] for place in wanted if place in self._kept}
+        self._kept = {place: entry for place, entry in cached.items() if entry[0] > began - KEPT_S}
+        records = {place: record for place, (_, record) in self._kept.items()}
+        remaining = list(islice((place for place in wanted if place not in records), MAX_PLACES))
+        while remaining and time.monotonic() < deadline:
             # two groups may go on at two places of one partition, which are read one after the other
-            turn = {place.key: place for place in reversed(left)}
-            found |= self._read(turn, deadline)
-            left = [place for place in left if turn[place.key] != place]
-        for place, record in found.items():
+            turn = {place.key: place for place in reversed(remaining)}
+            records |= self._read(turn, deadline)
+            remaining = [place for place in remaining if turn[place.key] != place]
+        for place, record in records.items():
             if not record.is_end:
                 self._kept.setdefault(place, (began, record))
-        return found
+        return records
 
     def close(self) -> None:
         self._consumer.close()

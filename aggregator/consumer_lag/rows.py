@@ -18,7 +18,7 @@ GROUPS_KEPT_MS: Final = 86_400_000
 """How long the description of a group that no definition names any more is kept."""
 
 
-def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -> None:
+def keep(connection: Connection, asked_ms: int, lags: Sequence[PartitionLag]) -> None:
     """Store the lags under the minute in which they were read. A repetition, or an older reading than the stored one,
     changes nothing."""
     rows = [
@@ -39,7 +39,7 @@ def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -
             **_offsets(lag.at),
             **_progress(lag.progress),
         }
-        for lag in found
+        for lag in lags
     ]
     table = tables.table_of(tables.ConsumerLagRow)
     upsert = insert(table)
@@ -70,13 +70,13 @@ def keep_groups(connection: Connection, asked_ms: int, described: Mapping[NodeGr
             "node": group.node,
             "consumer_group": group.group,
             "asked_at": asked_ms,
-            "state": found.state,
+            "state": description.state,
             "since": asked_ms,
-            "members": found.members,
-            "assigned": found.partitions,
-            "protocol": found.protocol,
+            "members": description.members,
+            "assigned": description.partitions,
+            "protocol": description.protocol,
         }
-        for group, found in described.items()
+        for group, description in described.items()
     ]
     upsert = insert(table)
     newer = {name: upsert.excluded[name] for name in ("asked_at", "state", "members", "assigned", "protocol")}
@@ -89,21 +89,21 @@ def keep_groups(connection: Connection, asked_ms: int, described: Mapping[NodeGr
     connection.execute(absolute, rows)
 
 
-def _offsets(at: PartitionOffsets | None) -> dict[str, int | None]:
-    if at is None:
+def _offsets(offsets: PartitionOffsets | None) -> dict[str, int | None]:
+    if offsets is None:
         return {"committed": None, "log_start": None, "log_end": None}
-    return {"committed": at.committed, "log_start": at.start, "log_end": at.end}
+    return {"committed": offsets.committed, "log_start": offsets.start, "log_end": offsets.end}
 
 
-def _progress(found: PartitionProgress | None) -> dict[str, Any]:
-    moving = UNKNOWN_VELOCITY if found is None else found.velocity
+def _progress(progress: PartitionProgress | None) -> dict[str, Any]:
+    moving = UNKNOWN_VELOCITY if progress is None else progress.velocity
     return {
         "commits_per_s": moving.commits_per_s,
         "appends_per_s": moving.appends_per_s,
-        "status": None if found is None else found.status,
-        "kept_by": None if found is None else found.kept_by,
-        "deletes_at": None if found is None else found.deletes_ms,
-        "loss_at": None if found is None else found.loss_ms,
-        "at_risk": None if found is None else found.at_risk,
-        "deleted": None if found is None else found.deleted,
+        "status": None if progress is None else progress.status,
+        "kept_by": None if progress is None else progress.kept_by,
+        "deletes_at": None if progress is None else progress.deletes_ms,
+        "loss_at": None if progress is None else progress.loss_ms,
+        "at_risk": None if progress is None else progress.at_risk,
+        "deleted": None if progress is None else progress.deleted,
     }

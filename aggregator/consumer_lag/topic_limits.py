@@ -109,20 +109,22 @@ class PartitionSizes(KafkaAdmin):
     def read(self, keys: Iterable[Key]) -> dict[Key, int]:
         """Return the bytes of each partition, those of its largest replica. None for one that no broker has, and for
         all where the brokers do not allow the question (DESCRIBE on the cluster)."""
-        wanted: dict[str, list[int]] = defaultdict(list)
+        partitions_by_topic: dict[str, list[int]] = defaultdict(list)
         for topic, partition in keys:
-            wanted[topic].append(partition)
-        return largest_replicas(self._ask("describe_log_dirs", dict(wanted))) if wanted else {}
+            partitions_by_topic[topic].append(partition)
+        return (
+            largest_replicas(self._ask("describe_log_dirs", dict(partitions_by_topic))) if partitions_by_topic else {}
+        )
 
 
 def largest_replicas(answers: Collection[Mapping[str, Any]]) -> dict[Key, int]:
     """Return the sizes in the brokers' answers, without replicas that are being moved to another disk."""
-    found: dict[Key, int] = {}
+    sizes: dict[Key, int] = {}
     for answer in answers:
         for folder in answer["log_dirs"]:
             for topic in folder["topics"]:
                 for partition in topic["partitions"]:
                     key = topic["name"], partition["partition_index"]
                     if not partition["is_future_key"]:
-                        found[key] = max(found.get(key, 0), partition["partition_size"])
-    return found
+                        sizes[key] = max(sizes.get(key, 0), partition["partition_size"])
+    return sizes

@@ -91,12 +91,12 @@ class ConsumerLagWatch:
         by_cluster: dict[str, list[NodeGroup]] = {}
         for group in self._wanted():
             by_cluster.setdefault(group.cluster, []).append(group)
-        found = RoundFindings()
+        findings = RoundFindings()
         troubles: dict[str, str] = {}
         for cluster, groups in by_cluster.items():
             try:
                 lags = lags_in(cluster)
-                isolate(groups, lambda some, lags=lags: self._read(lags, some, found), self._set_aside)  # type: ignore[misc]
+                isolate(groups, lambda some, lags=lags: self._read(lags, some, findings), self._set_aside)  # type: ignore[misc]
                 troubles |= {cluster: lags.trouble} if lags.trouble else {}
             except (KafkaException, TimeoutError, DBAPIError, BadSetting) as error:
                 troubles[cluster] = str(error) or type(error).__name__
@@ -105,18 +105,18 @@ class ConsumerLagWatch:
                 log.exception("consumer lag failed", cluster=cluster)
         self._note(troubles)
         if not self._stop.is_set():
-            self._metrics.consumer_lag(found.lags, found.groups)
+            self._metrics.consumer_lag(findings.lags, findings.groups)
 
     def _wanted(self) -> list[NodeGroup]:
         """Return the groups to read now: not those that are set aside until their time has come."""
         groups, now_ms = self._groups(), int(time.time() * 1_000)
-        waiting, known = set(self._failures.waiting("group", now_ms)), {_item(group) for group in groups}
+        waiting, items = set(self._failures.waiting("group", now_ms)), {_item(group) for group in groups}
         due = self._failures.due("group", now_ms)
-        self._failures.forget(item for item in (*waiting, *due) if item not in known)
+        self._failures.forget(item for item in (*waiting, *due) if item not in items)
         self._progress.forget({group.pipeline for group in groups})
         return [group for group in groups if _item(group) not in waiting]
 
-    def _read(self, lags: Lags, groups: Collection[NodeGroup], found: RoundFindings) -> int:
+    def _read(self, lags: Lags, groups: Collection[NodeGroup], findings: RoundFindings) -> int:
         """Read, judge and store the lags of these groups, and add them to what was found."""
         asked_ms, read = lags.read(groups)
         described = lags.describe(groups)
@@ -129,8 +129,8 @@ class ConsumerLagWatch:
             keep_groups(connection, asked_ms, described)
             self._failures.done(connection, {_item(group) for group in groups})
         self._progress.take(asked_ms, some)
-        found.lags += some
-        found.groups |= described
+        findings.lags += some
+        findings.groups |= described
         return len(some)
 
     def _set_aside(self, group: NodeGroup, error: Exception) -> None:

@@ -29,9 +29,9 @@ class Found:
     kept: Bools | None
     """Which of the column's beacons these are; None for all."""
 
-    def places(self, at: Ints) -> Ints:
+    def places(self, rows: Ints) -> Ints:
         """Return the positions in the column of the beacons at these positions."""
-        return at if self.kept is None else np.flatnonzero(self.kept)[at]
+        return rows if self.kept is None else np.flatnonzero(self.kept)[rows]
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class DistinctIds:
     first: F32
 
 
-def names_of(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, str]:
+def names_of(columns: Iterable[tuple[Column, Found]], hashes: Ints, n: int) -> dict[int, str]:
     """Return the names of these rows (of `n`), from the blocks of the sources' `in` that carry names."""
     is_wanted, names = np.zeros(n, bool), dict[int, str]()
-    is_wanted[wanted] = True
-    for column, found in columns if wanted.size else ():
-        hits = np.flatnonzero(is_wanted[found.rows])
-        places = found.places(hits)
-        row_at = found.rows[hits].tolist()
+    is_wanted[hashes] = True
+    for column, column_hashes in columns if hashes.size else ():
+        hits = np.flatnonzero(is_wanted[column_hashes.rows])
+        places = column_hashes.places(hits)
+        row_at = column_hashes.rows[hits].tolist()
         starts = np.array([start for start, _, _ in column.names], np.int64)
         ends = starts + np.array([count for _, count, _ in column.names], np.int64)
         firsts, lasts = np.searchsorted(places, starts).tolist(), np.searchsorted(places, ends).tolist()

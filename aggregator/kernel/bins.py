@@ -60,11 +60,11 @@ def bins() -> Bins:
 
 def sketch_of(lags: F32) -> Sketch:
     """Return `Sketch.of` for finite lags in ms."""
-    found = bins()
-    counts = np.zeros(found.keys.size, np.int64)
-    _count(lags.view(np.uint32), found.lower, found.upper, found.split, counts)
+    sketch = bins()
+    counts = np.zeros(sketch.keys.size, np.int64)
+    _count(lags.view(np.uint32), sketch.lower, sketch.upper, sketch.split, counts)
     filled = np.flatnonzero(counts)
-    return Sketch(found.keys[filled], counts[filled])
+    return Sketch(sketch.keys[filled], counts[filled])
 
 
 @compiled

@@ -106,39 +106,39 @@ class Column:
             self.out_of_order.append(start + read_positions(block.out_of_order))
 
     def add_rows(self, headers: Headers, rows: Places, emitters: npt.NDArray[np.void]) -> None:
-        data, of = headers.data, headers.of(rows)
-        counts = of["count"]
-        total, at = int(counts.sum()), self._ids.size
-        _gather(data, of["ids"], counts * 8, self._ids.more(total).view(np.uint8))
-        _gather(data, of["lags"], counts * 4, self._lags.more(total).view(np.uint8))
+        data, fields = headers.data, headers.of(rows)
+        counts = fields["count"]
+        total, size = int(counts.sum()), self._ids.size
+        _gather(data, fields["ids"], counts * 8, self._ids.more(total).view(np.uint8))
+        _gather(data, fields["lags"], counts * 4, self._lags.more(total).view(np.uint8))
         if self._with_offsets:
-            _gather_offsets(data, of["offsets"], counts, self._offsets.more(total))
+            _gather_offsets(data, fields["offsets"], counts, self._offsets.more(total))
         starts = np.cumsum(counts) - counts
-        self._starts.more(rows.size)[:] = at + starts
+        self._starts.more(rows.size)[:] = size + starts
         self._emitters.more(rows.size)[:] = emitters
         if headers.extras[rows].any():
-            self._add_extras(data, of, at + starts)
+            self._add_extras(data, fields, size + starts)
 
-    def _add_extras(self, data: U8, of: Mapping[str, Places], starts: Places) -> None:
+    def _add_extras(self, data: U8, places_by_name: Mapping[str, Places], starts: Places) -> None:
         """Take in what some blocks have beside ids, lags and offsets; `starts`: where their beacons begin."""
-        counts = of["count"]
-        for row in np.flatnonzero(of["names"] >= 0).tolist():
-            first, size = int(of["names"][row]), int(of["names_size"][row])
+        counts = places_by_name["count"]
+        for row in np.flatnonzero(places_by_name["names"] >= 0).tolist():
+            first, size = int(places_by_name["names"][row]), int(places_by_name["names_size"][row])
             self.names.append((int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
-        for row in np.flatnonzero(of["traces"] >= 0).tolist() if self._with_offsets else ():
-            first, size = int(of["traces"][row]), int(of["traces_size"][row])
+        for row in np.flatnonzero(places_by_name["traces"] >= 0).tolist() if self._with_offsets else ():
+            first, size = int(places_by_name["traces"][row]), int(places_by_name["traces_size"][row])
             self.traces.append((int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
-        for row in np.flatnonzero(of["reason"] >= 0).tolist():
-            first, size = int(of["reason"][row]), int(of["reason_size"][row])
+        for row in np.flatnonzero(places_by_name["reason"] >= 0).tolist():
+            first, size = int(places_by_name["reason"][row]), int(places_by_name["reason_size"][row])
             reason = data[first : first + size].tobytes().decode()
             self.reasons.append((int(starts[row]), int(counts[row]), reason))
-        for row in np.flatnonzero(of["crcs"] >= 0).tolist():
+        for row in np.flatnonzero(places_by_name["crcs"] >= 0).tolist():
             start, count = int(starts[row]), int(counts[row])
-            first = int(of["crcs"][row])
+            first = int(places_by_name["crcs"][row])
             crcs = np.frombuffer(data[first : first + 4 * count].tobytes(), "<u4")
             self.checksums.append((self.ids[start : start + count].copy(), crcs))
-        for row in np.flatnonzero(of["out_of_order"] >= 0).tolist():
-            first, size = int(of["out_of_order"][row]), int(of["out_of_order_size"][row])
+        for row in np.flatnonzero(places_by_name["out_of_order"] >= 0).tolist():
+            first, size = int(places_by_name["out_of_order"][row]), int(places_by_name["out_of_order_size"][row])
             self.out_of_order.append(int(starts[row]) + read_positions(data[first : first + size].tobytes()))
 
     def ends_since(self) -> tuple[int, int] | None:
@@ -191,18 +191,18 @@ class BlockColumns:
 
     def add_rows(self, checkpoint: str, headers: Headers, rows: Sequence[int]) -> None:
         """Take these rows of a scanned batch in: live blocks of one checkpoint of the graph."""
-        of = headers.of(rows)
-        emitters = headers.data[of["emitter"][:, np.newaxis] + np.arange(16)].view(EMITTER).ravel()
-        named, seqs = emitters.tolist(), of["seq"].tolist()
-        fresh = [at for at, key in enumerate(zip(named, seqs, strict=True)) if self._is_new(*key)]
+        fields = headers.of(rows)
+        emitters = headers.data[fields["emitter"][:, np.newaxis] + np.arange(16)].view(EMITTER).ravel()
+        named, seqs = emitters.tolist(), fields["seq"].tolist()
+        fresh = [index for index, key in enumerate(zip(named, seqs, strict=True)) if self._is_new(*key)]
         if not fresh:
             return
         taken = np.asarray(rows)[fresh]
         self._column(self.live, checkpoint).add_rows(headers, taken, emitters[fresh])
-        for at, count in zip(fresh, of["count"][fresh].tolist(), strict=True):
-            self.read[named[at], checkpoint, None] += count
-        self.partitions.update(of["partitions"][fresh].tolist())
-        self.sample = min(self.sample, int(of["sample"][fresh].min()))
+        for row, count in zip(fresh, fields["count"][fresh].tolist(), strict=True):
+            self.read[named[row], checkpoint, None] += count
+        self.partitions.update(fields["partitions"][fresh].tolist())
+        self.sample = min(self.sample, int(fields["sample"][fresh].min()))
 
     def mark_bad(self, checkpoint: str) -> None:
         """Note that a block of this checkpoint cannot be counted: its node's evidence is incomplete (rule 7)."""
@@ -236,19 +236,21 @@ class BlockColumns:
 @compiled
 def _gather(data: U8, starts: Places, sizes: Places, out: U8) -> None:
     """Return the bytes of these places, one after another."""
-    at = 0
+    position = 0
     for place in range(starts.size):
         size = sizes[place]
-        out[at : at + size] = data[starts[place] : starts[place] + size]
-        at += size
+        out[position : position + size] = data[starts[place] : starts[place] + size]
+        position += size
 
 
 @compiled
 def _gather_offsets(data: U8, starts: Places, counts: Places, out: I32) -> None:
     """Return the uint16 at these places, -1 for all of a block without them (a start of -1)."""
-    at = 0
+    position = 0
     for place in range(starts.size):
         start = starts[place]
         for step in range(counts[place]):
-            out[at] = -1 if start < 0 else np.int32(data[start + 2 * step]) | np.int32(data[start + 2 * step + 1]) << 8
-            at += 1
+            out[position] = (
+                -1 if start < 0 else np.int32(data[start + 2 * step]) | np.int32(data[start + 2 * step + 1]) << 8
+            )
+            position += 1

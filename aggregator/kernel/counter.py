@@ -60,8 +60,8 @@ def count_window(found: BlockColumns) -> WindowFacts:
     picked = pick(
         CountedIds(
             plan=plan,
-            live={name: (found.live[name], there) for name, there in live.items()},
-            replayed={name: (found.replayed[name], there) for name, there in again.items()},
+            live={name: (found.live[name], part) for name, part in live.items()},
+            replayed={name: (found.replayed[name], part) for name, part in again.items()},
             ids=ids,
             codes=codes,
             patterns=patterns,
@@ -83,7 +83,7 @@ def count_window(found: BlockColumns) -> WindowFacts:
         bad=dict(found.bad),
         corrupted={link: wrong.size for link, wrong in corrupted.items()},
         checked={link: checked for link, (checked, _) in checks.items()},
-        reasons={name: reasons for name, there in live.items() if (reasons := _reasons(found.live[name], there))},
+        reasons={name: reasons for name, part in live.items() if (reasons := _reasons(found.live[name], part))},
         quarantined=frozenset(found.quarantined),
         sample=sample,
         cuts=plan.cuts,
@@ -102,10 +102,10 @@ def _in_sample(ids: U64, sample: int) -> Bools:
 def _sampled(column: Column, sample: int, index: IdIndex) -> Found:
     if sample == SAMPLE_ALL:
         return Found(column.ids, column.lags, column.offsets, index.rows_of(column.ids), None)
-    kept = _in_sample(column.ids, sample)
-    ids = column.ids[kept]
-    offsets = column.offsets[kept] if column.offsets.size else column.offsets
-    return Found(ids, column.lags[kept], offsets, index.rows_of(ids), kept)
+    in_sample = _in_sample(column.ids, sample)
+    ids = column.ids[in_sample]
+    offsets = column.offsets[in_sample] if column.offsets.size else column.offsets
+    return Found(ids, column.lags[in_sample], offsets, index.rows_of(ids), in_sample)
 
 
 def _mark(
@@ -128,19 +128,19 @@ def _mark(
     empty = Found(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
     facts = {}
     for name in {**live, **again}:
-        bit, here, replayed = graph.bit[name], live.get(name, empty), again.get(name, empty)
+        bit, part, replayed = graph.bit[name], live.get(name, empty), again.get(name, empty)
         word, flag = ids.masks[bit // 64], np.uint64(1 << bit % 64)
-        distinct_live = _take(here.rows, here.lags, word, flag, ids.newest)
+        distinct_live = _take(part.rows, part.lags, word, flag, ids.newest)
         distinct = distinct_live + _take(replayed.rows, replayed.lags, word, flag, ids.newest)
         if name in graph.delivery:
-            _lower(here.rows, here.lags, ids.first[graph.delivery.index(name)])
+            _lower(part.rows, part.lags, ids.first[graph.delivery.index(name)])
         facts[name] = CheckpointFacts(
-            beacons=here.ids.size,
+            beacons=part.ids.size,
             replayed=replayed.ids.size,
             distinct=distinct,
             duplicates=_duplicates(graph, name, live, distinct_live, n),
-            lags=sketch_of(here.lags),
-            out_of_order=_out_of_order(columns[name], here) if name in columns else 0,
+            lags=sketch_of(part.lags),
+            out_of_order=_out_of_order(columns[name], part) if name in columns else 0,
         )
     return ids, facts
 
@@ -149,19 +149,19 @@ def _mark(
 def _take(rows: Rows, lags: F32, masks: U64, flag: np.uint64, newest: F32) -> int:
     """Put a checkpoint's bit into the masks of these rows, and raise their newest lag; in how many the bit is new."""
     fresh = 0
-    for at in range(rows.size):
-        row = rows[at]
+    for index in range(rows.size):
+        row = rows[index]
         if masks[row] & flag == 0:
             masks[row] |= flag
             fresh += 1
-        newest[row] = max(newest[row], lags[at])
+        newest[row] = max(newest[row], lags[index])
     return fresh
 
 
 @compiled
 def _lower(rows: Rows, lags: F32, least: F32) -> None:
-    for at in range(rows.size):
-        least[rows[at]] = min(least[rows[at]], lags[at])
+    for index in range(rows.size):
+        least[rows[index]] = min(least[rows[index]], lags[index])
 
 
 def _duplicates(graph: Graph, name: str, live: Mapping[str, Found], distinct: int, n: int) -> int:
@@ -175,13 +175,13 @@ def _duplicates(graph: Graph, name: str, live: Mapping[str, Found], distinct: in
     return int(np.maximum(np.bincount(live[name].rows, minlength=n) - may, 0).sum())
 
 
-def _out_of_order(column: Column, found: Found) -> int:
+def _out_of_order(column: Column, columns: Found) -> int:
     """Rule 20: messages of which a live beacon is out of order."""
     if not column.out_of_order:
         return 0
     is_one = np.zeros(column.ids.size, bool)
     is_one[np.concatenate(column.out_of_order)] = True
-    return int(np.unique(found.rows[is_one if found.kept is None else is_one[found.kept]]).size)
+    return int(np.unique(columns.rows[is_one if columns.kept is None else is_one[columns.kept]]).size)
 
 
 def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
@@ -205,7 +205,9 @@ def _whole_patterns(
     """Patterns with nothing missing: counts, and how many were on time at each destination."""
     counts = np.bincount(codes, minlength=len(patterns)).tolist()
     on_time = _count_on_time(plan, codes, first, len(patterns))
-    return tuple(Pattern(mask, counts[at], on_time[at]) for at, mask in enumerate(patterns) if not lossy[at])
+    return tuple(
+        Pattern(mask, counts[index], on_time[index]) for index, mask in enumerate(patterns) if not lossy[index]
+    )
 
 
 def _count_on_time(plan: WindowPlan, cells: Ints, first: F32, n: int) -> list[tuple[int, ...]]:
@@ -220,13 +222,15 @@ def _count_on_time(plan: WindowPlan, cells: Ints, first: F32, n: int) -> list[tu
 
 def _source_arrivals(graph: Graph, patterns: list[int], codes: Ints, first: F32) -> tuple[Sketch, ...]:
     """Sketch, by source, the lags of the first arrivals of its messages at each destination."""
-    found = []
-    for at, source in enumerate(graph.sources):
+    sketches = []
+    for index, source in enumerate(graph.sources):
         side = graph.side_of(source)
-        mine = np.array([is_of_source(graph, at, mask) for mask in patterns], bool)[codes]
-        arrivals = [lags for there, lags in zip(graph.destinations, first, strict=True) if there.at & side.mask]
-        found.append(Sketch.merged(sketch_of(lags[mine & np.isfinite(lags)]) for lags in arrivals))
-    return tuple(found)
+        mine = np.array([is_of_source(graph, index, mask) for mask in patterns], bool)[codes]
+        arrivals = [
+            lags for destination, lags in zip(graph.destinations, first, strict=True) if destination.at & side.mask
+        ]
+        sketches.append(Sketch.merged(sketch_of(lags[mine & np.isfinite(lags)]) for lags in arrivals))
+    return tuple(sketches)
 
 
 def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -> dict[str, Sketch]:
@@ -236,9 +240,9 @@ def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -
     timed = _in_sample(ids, limit)
     slots = (np.cumsum(timed) - 1).astype(np.int32)
     firsts = {}
-    for name, found in live.items():
+    for name, column in live.items():
         firsts[name] = np.full(int(timed.sum()), np.inf, np.float32)
-        _lower_timed(found.ids, found.rows, found.lags, np.uint64(limit), slots, firsts[name])
+        _lower_timed(column.ids, column.rows, column.lags, np.uint64(limit), slots, firsts[name])
     sketches = {}
     for label, arrivals, departures in graph.spans:
         into, out = _earliest(firsts, arrivals), _earliest(firsts, departures)
@@ -251,16 +255,16 @@ def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -
 
 
 def _earliest(firsts: Mapping[str, F32], checkpoints: Iterable[str]) -> F32 | None:
-    there = [firsts[name] for name in checkpoints if name in firsts]
-    return np.minimum.reduce(there) if there else None
+    first_arrivals = [firsts[name] for name in checkpoints if name in firsts]
+    return np.minimum.reduce(first_arrivals) if first_arrivals else None
 
 
 @compiled
 def _lower_timed(ids: U64, rows: Rows, lags: F32, limit: np.uint64, slots: Rows, least: F32) -> None:
-    for at in range(ids.size):
-        if ids[at] & np.uint64(0xFFFFFFFF) < limit:
-            slot = slots[rows[at]]
-            least[slot] = min(least[slot], lags[at])
+    for index in range(ids.size):
+        if ids[index] & np.uint64(0xFFFFFFFF) < limit:
+            slot = slots[rows[index]]
+            least[slot] = min(least[slot], lags[index])
 
 
 @dataclass(frozen=True)
@@ -275,12 +279,12 @@ class _Missing:
     @classmethod
     def of(cls, plan: WindowPlan, ids: DistinctIds, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
         """Build the table of missing ids. `first`: the beacons of the sources' `in`, which know event times."""
-        wanted = lossy[codes] if ids.ids.size else np.zeros(0, bool)
-        which = np.flatnonzero(wanted)
+        is_shown = lossy[codes] if ids.ids.size else np.zeros(0, bool)
+        which = np.flatnonzero(is_shown)
         which = which[np.argsort(ids.ids[which])]
         offsets = np.full(ids.ids.size if which.size else 0, -1, np.int32)
-        for found in first if which.size else ():
-            np.maximum.at(offsets, found.rows, found.offsets)
+        for column in first if which.size else ():
+            np.maximum.at(offsets, column.rows, column.offsets)
         event_ms = plan.window_start_s * 1000 + offsets[which].astype(np.float64)
         event_ms[offsets[which] < 0] = plan.window_end_ms
         return cls(ids.ids[which], which, codes[which], event_ms + ids.newest[which])
@@ -290,13 +294,13 @@ class _Missing:
         if not self.ids.size:
             return ()
         stretches = np.searchsorted(np.array(plan.cuts, np.float64), self.last_seen, side="right")
-        cells, of = np.unique(self.codes * (len(plan.cuts) + 1) + stretches, return_inverse=True)
+        cells, cells_of_rows = np.unique(self.codes * (len(plan.cuts) + 1) + stretches, return_inverse=True)
         first, last = np.full(cells.size, np.inf), np.full(cells.size, -np.inf)
-        np.minimum.at(first, of, self.last_seen)
-        np.maximum.at(last, of, self.last_seen)
+        np.minimum.at(first, cells_of_rows, self.last_seen)
+        np.maximum.at(last, cells_of_rows, self.last_seen)
         masks = (patterns[code] for code in (cells // (len(plan.cuts) + 1)).tolist())
-        counts = np.bincount(of).tolist()
-        on_time = _count_on_time(plan, of, first_lags[:, self.rows], cells.size)
+        counts = np.bincount(cells_of_rows).tolist()
+        on_time = _count_on_time(plan, cells_of_rows, first_lags[:, self.rows], cells.size)
         return tuple(map(Pattern, masks, counts, on_time, first.tolist(), last.tolist()))
 
     def named(
@@ -324,38 +328,38 @@ class _Missing:
         )
 
 
-def _traces(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, TraceContext]:
+def _traces(columns: Iterable[tuple[Column, Found]], hashes: Ints, n: int) -> dict[int, TraceContext]:
     """Return the traces of these rows (of `n`), from the blocks of the sources' `in` that carry them."""
     is_wanted, seen_in = np.zeros(n, bool), dict[int, tuple[float, TraceContext]]()
-    is_wanted[wanted] = True
-    for column, found in columns if wanted.size else ():
+    is_wanted[hashes] = True
+    for column, column_hashes in columns if hashes.size else ():
         if not column.traces:
             continue
-        hits = np.flatnonzero(is_wanted[found.rows])
-        places = hits if found.kept is None else np.flatnonzero(found.kept)[hits]
-        row_at = dict(zip(places.tolist(), found.rows[hits].tolist(), strict=True))
+        hits = np.flatnonzero(is_wanted[column_hashes.rows])
+        places = hits if column_hashes.kept is None else np.flatnonzero(column_hashes.kept)[hits]
+        row_at = dict(zip(places.tolist(), column_hashes.rows[hits].tolist(), strict=True))
         for start, count, packed in column.traces:
             first, last = np.searchsorted(places, (start, start + count)).tolist()
             # a message that came in several times is in the trace in which it came in first, however blocks are read
             for position, trace in find_traces(packed, places[first:last] - start).items():
-                row, seen = row_at[start + position], (float(column.lags[start + position]), trace)
-                seen_in[row] = min(seen, seen_in.get(row, seen))
+                row, sighting = row_at[start + position], (float(column.lags[start + position]), trace)
+                seen_in[row] = min(sighting, seen_in.get(row, sighting))
     return {row: trace for row, (_, trace) in seen_in.items()}
 
 
-def _reasons(column: Column, found: Found) -> Counter[str]:
+def _reasons(column: Column, columns: Found) -> Counter[str]:
     """Count the beacons of a checkpoint by the reason that their blocks give."""
     counts: Counter[str] = Counter()
     for start, count, reason in column.reasons:
-        counts[reason] += count if found.kept is None else int(found.kept[start : start + count].sum())
+        counts[reason] += count if columns.kept is None else int(columns.kept[start : start + count].sum())
     return +counts
 
 
-def _checked(found: BlockColumns, sample: int) -> dict[str, tuple[int, U64]]:
+def _checked(columns: BlockColumns, sample: int) -> dict[str, tuple[int, U64]]:
     """Rule 13: by link, how many ids have checksums on both sides, and those of them that never agreed."""
     checks = {}
-    for link in found.plan.graph.links:
-        sent, taken = _checksums(found, link.out, sample), _checksums(found, f"{link.target}.in", sample)
+    for link in columns.plan.graph.links:
+        sent, taken = _checksums(columns, link.out, sample), _checksums(columns, f"{link.target}.in", sample)
         if sent is None or taken is None:
             continue
         on_both = np.intersect1d(sent["id"].to_numpy(), taken["id"].to_numpy())
@@ -371,5 +375,5 @@ def _checksums(found: BlockColumns, checkpoint: str, sample: int) -> pd.DataFram
     if not parts:
         return None
     ids, crcs = (np.concatenate(column) for column in zip(*parts, strict=True))
-    kept = _in_sample(ids, sample)
-    return pd.DataFrame({"id": ids[kept], "crc": crcs[kept]}).drop_duplicates()
+    in_sample = _in_sample(ids, sample)
+    return pd.DataFrame({"id": ids[in_sample], "crc": crcs[in_sample]}).drop_duplicates()

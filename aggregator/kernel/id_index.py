@@ -51,32 +51,32 @@ class IdIndex:
 
 
 @compiled
-def _number(ids: U64, rows: Rows, start: int, table: Rows, shift: int, known: U64, size: int) -> tuple[int, int]:
-    """Fill `rows` from `start` on; how far it came before `known` was full, and how many ids are known now.
+def _number(ids: U64, rows: Rows, start: int, table: Rows, shift: int, hashes: U64, size: int) -> tuple[int, int]:
+    """Fill `rows` from `start` on; how far it came before `hashes` was full, and how many ids are known now.
 
     Messages mostly go through a pipeline in order, so the row after the last one is tried first: it is in the cache.
     """
     last, guess = table.size - 1, 0
-    for at in range(start, ids.size):
-        found = ids[at]
-        if guess < size and known[guess] == found:
-            rows[at] = guess
+    for index in range(start, ids.size):
+        existing = ids[index]
+        if guess < size and hashes[guess] == existing:
+            rows[index] = guess
             guess += 1
             continue
-        slot = np.int64((found * _SPREAD) >> np.uint64(shift))
+        slot = np.int64((existing * _SPREAD) >> np.uint64(shift))
         while True:
             row = table[slot]
             if row == 0:
-                if size == known.size:
-                    return at, size
-                known[size] = found
+                if size == hashes.size:
+                    return index, size
+                hashes[size] = existing
                 size += 1
                 row = table[slot] = size
                 break
-            if known[row - 1] == found:
+            if hashes[row - 1] == existing:
                 break
             slot = (slot + 1) & last
-        rows[at] = row - 1
+        rows[index] = row - 1
         guess = row
     return ids.size, size
 

@@ -124,8 +124,8 @@ class _Task:
         self.value_bytes += int(values.starts[-1] - values.starts[0])
         headers = scan(Bytes.of(run.column("key")), values)
         good = headers.good & is_in_reach(headers.fields["window_start"] * 1000, run.column("appended_ms").to_numpy())
-        left = self._take_good(headers, keys, np.flatnonzero(good).tolist())
-        for row in sorted([*left, *np.flatnonzero(~good).tolist()]):
+        deferred = self._take_good(headers, keys, np.flatnonzero(good).tolist())
+        for row in sorted([*deferred, *np.flatnonzero(~good).tolist()]):
             record = run.slice(row, 1).to_pylist()[0]
             try:
                 take_block(self.windows, self.plan, record["appended_ms"], keys[row], record["value"])
@@ -143,18 +143,18 @@ class _Task:
     def _take_good(self, headers: Headers, keys: list[bytes | None], rows: list[int]) -> list[int]:
         """Put well-formed blocks into their windows; return the rows of unwanted windows or checkpoints."""
         groups: dict[tuple[bytes | None, bytes], list[int]] = {}
-        raw, of = headers.data.data, headers.fields
-        starts, sizes = of["checkpoint"][rows].tolist(), of["checkpoint_size"][rows].tolist()
+        raw, fields = headers.data.data, headers.fields
+        starts, sizes = fields["checkpoint"][rows].tolist(), fields["checkpoint_size"][rows].tolist()
         for row, start, size in zip(rows, starts, sizes, strict=True):
             groups.setdefault((keys[row], bytes(raw[start : start + size])), []).append(row)
-        left = []
+        deferred = []
         for (key, name), mine in groups.items():
             window, checkpoint = _window(self.windows, self.plan, key), name.decode("utf-8", "replace")
             if window is None or checkpoint not in window.plan.graph.bit:
-                left += mine
+                deferred += mine
             else:
                 window.add_rows(checkpoint, headers, mine)
-        return left
+        return deferred
 
     def _end_partition(self) -> Iterator[Part]:
         if self.partition is None:
@@ -190,24 +190,24 @@ def take_block(
     Raises:
         BadRecord: it cannot be used; where it is known whose it was, that node's evidence is marked first.
     """
-    found = _window(windows, plan, key)
+    columns = _window(windows, plan, key)
     try:
-        checkpoints = None if found is None else found.plan.checkpoints
+        checkpoints = None if columns is None else columns.plan.checkpoints
         block = check_block(key, value, appended_ms, plan.pipelines, checkpoints)
     except BadRecord as bad:
-        if found is not None and bad.checkpoint is not None:
-            found.mark_bad(bad.checkpoint)
+        if columns is not None and bad.checkpoint is not None:
+            columns.mark_bad(bad.checkpoint)
         raise
-    if found is not None:
-        found.add(block)
+    if columns is not None:
+        columns.add(block)
 
 
 def _window(windows: dict[bytes, BlockColumns], plan: ReadPlan, key: bytes | None) -> BlockColumns | None:
     """Return the facts so far of the wanted window with this key; None if the plan does not want it."""
-    found = windows.get(key or b"")
-    if found is None and (wanted := plan.windows.get(key or b"")) is not None:
-        found = windows[wanted.key] = BlockColumns(wanted)
-    return found
+    columns = windows.get(key or b"")
+    if columns is None and (window_plan := plan.windows.get(key or b"")) is not None:
+        columns = windows[window_plan.key] = BlockColumns(window_plan)
+    return columns
 
 
 def scatter(batches: Iterable[pa.RecordBatch], targets: int) -> Iterator[pa.RecordBatch]:

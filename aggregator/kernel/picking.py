@@ -112,8 +112,8 @@ def _are_many_late(plan: WindowPlan, facts: WindowFacts) -> bool:
     has many, the late ones of all are kept: else it would seem to be the only one."""
     on_time = [sum(soon) for soon in zip(*(pattern.on_time for pattern in facts.patterns), strict=True)]
     return any(
-        there.count - soon > share * there.count
-        for there, soon, share in zip(
+        destination.count - soon > share * destination.count
+        for destination, soon, share in zip(
             facts.arrivals, on_time or [0] * len(facts.arrivals), plan.late_shares, strict=True
         )
     )
@@ -135,10 +135,10 @@ def _by_pattern(patterns: Sequence[int], counts: Ints) -> dict[int, int]:
 @compiled
 def _raise(lateness: F32, first: F32, targets_ms: npt.NDArray[np.float64]) -> None:
     """Raise each row's lateness to its largest lag (ms) of those above a destination's target."""
-    for at in range(targets_ms.size):
+    for index in range(targets_ms.size):
         for row in range(lateness.size):
-            lag = first[at, row]
-            if lag > targets_ms[at] and lag > lateness[row] and lag != np.inf:
+            lag = first[index, row]
+            if lag > targets_ms[index] and lag > lateness[row] and lag != np.inf:
                 lateness[row] = lag
 
 
@@ -182,20 +182,20 @@ def _choose(ids: U64, codes: Ints, lateness: F32, limits: U64, rows: Rows) -> in
 def _describe(counted: CountedIds, what: npt.NDArray[np.uint8], lateness: F32) -> PickedMessages:
     """Look every beacon of the picked messages up."""
     graph, rows = counted.plan.graph, np.flatnonzero(what)
-    seen = _Sightings(counted, rows)
+    sightings = _Sightings(counted, rows)
     for beacons in (counted.replayed, counted.live):  # a live one last: it stays
-        for at, name in enumerate(graph.checkpoints):
+        for index, name in enumerate(graph.checkpoints):
             if name in beacons:
-                seen.add(at, *beacons[name], is_dead=name.endswith(".dead"))
-    event_ms = seen.event_ms()
+                sightings.add(index, *beacons[name], is_dead=name.endswith(".dead"))
+    event_ms = sightings.event_ms()
     since_ms = np.where(event_ms < 0, counted.plan.window_end_ms - counted.plan.window_start_s * 1000, event_ms)
     late = np.flatnonzero(what[rows] & np.uint8(LATE | LATEST))
     hop, hop_ms = np.full(rows.size, -1, np.int16), np.full(rows.size, -1, np.float32)
-    hop[late], hop_ms[late] = longest_hops(graph, seen.lags[late], counted.ids.first[:, rows[late]])
+    hop[late], hop_ms[late] = longest_hops(graph, sightings.lags[late], counted.ids.first[:, rows[late]])
     link = np.full(rows.size, -1, np.int16)
     for number, mine in enumerate(counted.corrupted.values()):
         link[np.isin(rows, mine)] = number
-    observed = since_ms[:, np.newaxis] + seen.lags
+    observed = since_ms[:, np.newaxis] + sightings.lags
     tenths = np.full(observed.shape, NOWHERE, np.int32)
     is_seen = np.isfinite(observed)
     tenths[is_seen] = np.clip(np.floor(observed[is_seen] / SEEN_MS), NOWHERE + 1, -(NOWHERE + 1)).astype(np.int32)
@@ -203,8 +203,8 @@ def _describe(counted: CountedIds, what: npt.NDArray[np.uint8], lateness: F32) -
         beacons[name] for beacons in (counted.live, counted.replayed) for name in graph.entrances if name in beacons
     ]
     names = names_of(first, rows, counted.ids.ids.size)
-    emitters, codes = seen.emitters()
-    reasons = tuple(dict.fromkeys(seen.reasons.values()))
+    emitters, codes = sightings.emitters()
+    reasons = tuple(dict.fromkeys(sightings.reasons.values()))
     numbers = {
         **blank(rows.size, len(graph.checkpoints)),
         "ids": counted.ids.ids[rows],
@@ -217,7 +217,7 @@ def _describe(counted: CountedIds, what: npt.NDArray[np.uint8], lateness: F32) -
         "emitter": codes,
         "seen": tenths,
     }
-    for slot, reason in seen.reasons.items():
+    for slot, reason in sightings.reasons.items():
         numbers["reason"][slot] = reasons.index(reason)
     return PickedMessages(
         checkpoints=graph.checkpoints,
@@ -247,22 +247,24 @@ class _Sightings:
         self._emitters: dict[bytes, int] = {}
         self._offsets = np.full(rows.size, -1, np.int32)
 
-    def add(self, checkpoint: int, column: Column, found: Found, *, is_dead: bool) -> None:
+    def add(self, checkpoint: int, column: Column, columns: Found, *, is_dead: bool) -> None:
         """Take the beacons of one checkpoint in, instead of those that are known of a row there."""
-        at = np.empty(found.rows.size, np.int32)
-        at = at[: _hits(found.rows, self._slots, at)]
-        if not at.size:
+        row_numbers = np.empty(columns.rows.size, np.int32)
+        row_numbers = row_numbers[: _hits(columns.rows, self._slots, row_numbers)]
+        if not row_numbers.size:
             return
-        slots, lags = self._slots[found.rows[at]], found.lags[at]
+        slots, lags = self._slots[columns.rows[row_numbers]], columns.lags[row_numbers]
         order = np.argsort(-lags, kind="stable")  # the smallest last: it stays
-        at, slots, lags = at[order], slots[order], lags[order]
-        places = found.places(at)
+        row_numbers, slots, lags = row_numbers[order], slots[order], lags[order]
+        places = columns.places(row_numbers)
         blocks, which = np.unique(np.searchsorted(column.starts, places, side="right") - 1, return_inverse=True)
-        codes = [self._emitters.setdefault(each, len(self._emitters)) for each in column.emitters[blocks].tolist()]
+        codes = [
+            self._emitters.setdefault(emitter, len(self._emitters)) for emitter in column.emitters[blocks].tolist()
+        ]
         self.lags[slots, checkpoint] = lags
         self._codes[slots, checkpoint] = np.array(codes, np.int16)[which]
-        if found.offsets.size:
-            np.maximum.at(self._offsets, slots, found.offsets[at])
+        if columns.offsets.size:
+            np.maximum.at(self._offsets, slots, columns.offsets[row_numbers])
         if is_dead:
             starts = [start for start, _, _ in column.reasons]
             for place, slot in zip(places.tolist(), slots.tolist(), strict=True):
@@ -281,7 +283,7 @@ class _Sightings:
 
 @compiled
 def _hits(rows: Rows, slots: npt.NDArray[np.int16], at: Rows) -> int:
-    """Fill `at` with the positions of the beacons of rows with a slot; return how many there are."""
+    """Fill `rows` with the positions of the beacons of rows with a slot; return how many there are."""
     size = 0
     for position in range(rows.size):
         if slots[rows[position]] >= 0:

@@ -59,7 +59,7 @@ class WindowPlan:
             arrived.count - arrived.count_up_to(target_ms) > share * arrived.count
             for arrived, target_ms, share in zip(proven.arrivals, self.lag_targets_ms, self.late_shares, strict=True)
         )
-        counts = {name: there.beacons for name, there in proven.checkpoints.items()}
+        counts = {name: checkpoint.beacons for name, checkpoint in proven.checkpoints.items()}
         dead = sum(counts.get(name, 0) for name in self.graph.names(self.graph.dead_mask))
         return are_late or dead > DEAD_SHARE * sum(counts.get(name, 0) for name in self.graph.entrances)
 

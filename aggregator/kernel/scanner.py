@@ -80,23 +80,23 @@ def scan(keys: Bytes, values: Bytes) -> Headers:
 
 
 @compiled
-def _bytes(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
+def _bytes(data: U8, position: Int, end: Int) -> tuple[Int, Int, Int]:
     """Start and size of a length-prefixed field and where it ends; an end of -1 where it does not fit."""
-    size, start = avro_long(data, at, end)
+    size, start = avro_long(data, position, end)
     if start < 0 or size < 0 or size > end - start:
         return 0, 0, -1
     return start, size, start + size
 
 
 @compiled
-def _optional(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
+def _optional(data: U8, position: Int, end: Int) -> tuple[Int, Int, Int]:
     """Return the same for a union with null: a start of -1 where it is null."""
-    branch, at = avro_long(data, at, end)
-    if at < 0 or branch < 0 or branch > 1:
+    branch, position = avro_long(data, position, end)
+    if position < 0 or branch < 0 or branch > 1:
         return 0, 0, -1
     if branch == 0:
-        return -1, 0, at
-    return _bytes(data, at, end)
+        return -1, 0, position
+    return _bytes(data, position, end)
 
 
 @compiled
@@ -118,12 +118,12 @@ def _is_key(keys: U8, start: Int, end: Int, data: U8, pipeline: Int, size: Int, 
     for step in range(size):
         if keys[start + step] != data[pipeline + step]:
             return False
-    at, rest = end - 1, window_start
-    while at > start + size:
-        if keys[at] != 0x30 + rest % 10:
+    last, rest = end - 1, window_start
+    while last > start + size:
+        if keys[last] != 0x30 + rest % 10:
             return False
         rest //= 10
-        at -= 1
+        last -= 1
     return bool(rest == 0 and (keys[start + size + 1] != 0x30 or end - start == size + 2))
 
 
@@ -131,19 +131,19 @@ def _is_key(keys: U8, start: Int, end: Int, data: U8, pipeline: Int, size: Int, 
 def _are_lags(data: U8, start: Int, count: Int) -> bool:
     """Return whether each of these float32 is below MAX_LAG_MS = 2^48, by its exponent; infinity and NaN are not."""
     largest = 0
-    for at in range(start + 3, start + 4 * count, 4):
-        largest = max(largest, (data[at] & 0x7F) << 1 | data[at - 1] >> 7)
+    for index in range(start + 3, start + 4 * count, 4):
+        largest = max(largest, (data[index] & 0x7F) << 1 | data[index - 1] >> 7)
     return largest < MAX_EXPONENT
 
 
 @compiled
 def _count_ids(data: U8, start: Int, size: Int) -> Int:
     """Count ids as `wire.format.count_ids` does."""
-    at, end, count = start, start + size, 0
-    while at < end:
-        at += np.int64(data[at]) + 1
+    position, end, count = start, start + size, 0
+    while position < end:
+        position += np.int64(data[position]) + 1
         count += 1
-    return count if at == end else -1
+    return count if position == end else -1
 
 
 @compiled
@@ -153,8 +153,8 @@ def _ascend(data: U8, start: Int, size: Int, count: Int, step: Int) -> bool:
     if size % step:
         return False
     before: Int = -1
-    for at in range(start, start + size, step):
-        position = np.int64(data[at]) | np.int64(data[at + 1]) << 8
+    for index in range(start, start + size, step):
+        position = np.int64(data[index]) | np.int64(data[index + 1]) << 8
         if position <= before or position >= count:
             return False
         before = position
@@ -162,60 +162,60 @@ def _ascend(data: U8, start: Int, size: Int, count: Int, step: Int) -> bool:
 
 
 @compiled
-def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: Any, found: Any) -> None:
+def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: Any, values: Any) -> None:
     for row in range(good.size):
-        at, end = np.int64(starts[row]), np.int64(starts[row + 1])
-        body = at + header.size
-        if body > end or (data[at:body] != header).any():
+        position, end = np.int64(starts[row]), np.int64(starts[row + 1])
+        body = position + header.size
+        if body > end or (data[position:body] != header).any():
             continue
-        pipeline, pipeline_size, at = _bytes(data, body, end)
-        if at < 0:
+        pipeline, pipeline_size, position = _bytes(data, body, end)
+        if position < 0:
             continue
-        checkpoint, checkpoint_size, at = _bytes(data, at, end)
-        if at < 0 or end - at < 16:
+        checkpoint, checkpoint_size, position = _bytes(data, position, end)
+        if position < 0 or end - position < 16:
             continue
-        emitter = at
-        seq, at = avro_long(data, at + 16, end)
-        if at < 0:
+        emitter = position
+        seq, position = avro_long(data, position + 16, end)
+        if position < 0:
             continue
-        window_start, at = avro_long(data, at, end)
-        if at < 0:
+        window_start, position = avro_long(data, position, end)
+        if position < 0:
             continue
-        partitions, at = avro_long(data, at, end)
-        if at < 0:
+        partitions, position = avro_long(data, position, end)
+        if position < 0:
             continue
-        sample, at = avro_long(data, at, end)
-        if at < 0:
+        sample, position = avro_long(data, position, end)
+        if position < 0:
             continue
-        replay, _, at = _optional(data, at, end)
-        if at < 0:
+        replay, _, position = _optional(data, position, end)
+        if position < 0:
             continue
-        reason, reason_size, at = _optional(data, at, end)
-        if at < 0:
+        reason, reason_size, position = _optional(data, position, end)
+        if position < 0:
             continue
-        count, at = avro_long(data, at, end)
-        if at < 0:
+        count, position = avro_long(data, position, end)
+        if position < 0:
             continue
-        ids, ids_size, at = _bytes(data, at, end)
-        if at < 0:
+        ids, ids_size, position = _bytes(data, position, end)
+        if position < 0:
             continue
-        lags, lags_size, at = _bytes(data, at, end)
-        if at < 0:
+        lags, lags_size, position = _bytes(data, position, end)
+        if position < 0:
             continue
-        offsets, offsets_size, at = _optional(data, at, end)
-        if at < 0:
+        offsets, offsets_size, position = _optional(data, position, end)
+        if position < 0:
             continue
-        names, names_size, at = _optional(data, at, end)
-        if at < 0:
+        names, names_size, position = _optional(data, position, end)
+        if position < 0:
             continue
-        crcs, crcs_size, at = _optional(data, at, end)
-        if at < 0:
+        crcs, crcs_size, position = _optional(data, position, end)
+        if position < 0:
             continue
-        traces, traces_size, at = _optional(data, at, end)
-        if at < 0:
+        traces, traces_size, position = _optional(data, position, end)
+        if position < 0:
             continue
-        out_of_order, out_of_order_size, at = _optional(data, at, end)
-        if at != end or replay >= 0 or seq < 0 or count < 1 or count > MAX_BLOCK_BEACONS:
+        out_of_order, out_of_order_size, position = _optional(data, position, end)
+        if position != end or replay >= 0 or seq < 0 or count < 1 or count > MAX_BLOCK_BEACONS:
             continue
         if partitions < 1 or partitions > MAX_PARTITIONS or sample < 1 or sample > SAMPLE_ALL:
             continue
@@ -240,9 +240,9 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
         if not _are_lags(data, lags, count):
             continue
         good[row] = True
-        found[0, row], found[1, row], found[2, row], found[3, row] = checkpoint, checkpoint_size, emitter, seq
-        found[4, row], found[5, row], found[6, row], found[7, row] = window_start, partitions, sample, count
-        found[8, row], found[9, row], found[10, row], found[11, row] = ids, lags, offsets, names
-        found[12, row], found[13, row], found[14, row], found[15, row] = names_size, crcs, traces, traces_size
-        found[16, row], found[17, row] = reason, reason_size
-        found[18, row], found[19, row] = out_of_order, out_of_order_size
+        values[0, row], values[1, row], values[2, row], values[3, row] = checkpoint, checkpoint_size, emitter, seq
+        values[4, row], values[5, row], values[6, row], values[7, row] = window_start, partitions, sample, count
+        values[8, row], values[9, row], values[10, row], values[11, row] = ids, lags, offsets, names
+        values[12, row], values[13, row], values[14, row], values[15, row] = names_size, crcs, traces, traces_size
+        values[16, row], values[17, row] = reason, reason_size
+        values[18, row], values[19, row] = out_of_order, out_of_order_size

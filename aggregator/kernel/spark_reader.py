@@ -47,34 +47,36 @@ class BlockReader:
     partitions: int
     """How many ranges of the id space a window that lies scattered is shuffled into."""
 
-    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan, kept: Sequence[LogRecord] = ()) -> Reading:
+    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan, records: Sequence[LogRecord] = ()) -> Reading:
         """Count the planned windows in these ranges (merged, and clamped to what the broker holds), and in records that
         were read before."""
-        together = len(rounds(ranges)) > 1 or bool(kept)
-        parts = self._collect(self._kernel(self.blocks(ranges, plan, kept), plan, together=together))
+        together = len(rounds(ranges)) > 1 or bool(records)
+        parts = self._collect(self._kernel(self.blocks(ranges, plan, records), plan, together=together))
         reading = gather(parts, plan)
         again = to_read_again(reading, plan)
         if not again:
             return reading
         retry = ReadPlan(again, plan.pipelines)
-        blocks = self.blocks(ranges, retry, kept)
+        blocks = self.blocks(ranges, retry, records)
         spread = blocks.mapInArrow(functools.partial(scatter, targets=self.partitions), INPUT)
         found = gather(self._collect(self._kernel(spread, retry, together=True)), retry)
         # bad blocks are counted by the first read: this one has split those whose fault is not in their columns
         facts = {key: replace(facts, scattered=False, bad=reading.facts[key].bad) for key, facts in found.facts.items()}
         return replace(reading, facts={**reading.facts, **facts}, value_bytes=reading.value_bytes + found.value_bytes)
 
-    def records(self, ranges: Sequence[OffsetRange], kept: Sequence[LogRecord] = ()) -> DataFrame:
+    def records(self, ranges: Sequence[OffsetRange], records: Sequence[LogRecord] = ()) -> DataFrame:
         """Read the records of these ranges, columns as in INPUT."""
         frames = [self._range(layer) for layer in rounds(ranges)]
-        if kept or not frames:
-            rows = [(at.partition, at.offset, at.appended_ms, at.key, at.value) for at in kept]
+        if records or not frames:
+            rows = [
+                (record.partition, record.offset, record.appended_ms, record.key, record.value) for record in records
+            ]
             frames.append(self.spark.createDataFrame(rows, INPUT))
         return functools.reduce(DataFrame.unionByName, frames)
 
-    def blocks(self, ranges: Sequence[OffsetRange], plan: ReadPlan, kept: Sequence[LogRecord] = ()) -> DataFrame:
+    def blocks(self, ranges: Sequence[OffsetRange], plan: ReadPlan, records: Sequence[LogRecord] = ()) -> DataFrame:
         """Keep the blocks that the plan wants, and those with a key that no good block has."""
-        return self.records(ranges, kept).where(is_wanted(plan))
+        return self.records(ranges, records).where(is_wanted(plan))
 
     def _range(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         starts = {str(item.partition): item.first for item in ranges}
@@ -118,14 +120,14 @@ def is_wanted(plan: ReadPlan) -> Column:
     """Return the condition for blocks of the wanted windows by key, and for every block whose key no good block could
     have."""
     key = F.col("key").cast("string")
-    known = _is_one_of("substring_index(CAST(key AS string), '/', 1)", sorted(plan.pipelines))
+    is_known = _is_one_of("substring_index(CAST(key AS string), '/', 1)", sorted(plan.pipelines))
     # No plain cast: Spark may take the expression out of the alternatives that keep it from keys without a number. And
     # none to a long: a product that overflows would end the read of every window.
     start_ms = F.substring_index(key, "/", -1).try_cast("double") * 1000
     in_reach: Column = is_in_reach(start_ms, F.col("appended_ms"))
-    odd = ~key.rlike("^[A-Za-z0-9_-]+/[0-9]{1,12}$") | ~known | ~in_reach
-    wanted = _is_one_of("CAST(key AS string)", [found.decode() for found in plan.windows])
-    return wanted | key.isNull() | odd
+    odd = ~key.rlike("^[A-Za-z0-9_-]+/[0-9]{1,12}$") | ~is_known | ~in_reach
+    is_wanted_window = _is_one_of("CAST(key AS string)", [key.decode() for key in plan.windows])
+    return is_wanted_window | key.isNull() | odd
 
 
 def _is_one_of(expression: str, names: Sequence[str]) -> Column:
@@ -148,8 +150,8 @@ def gather(parts: Iterable[Part], plan: ReadPlan) -> Reading:
         else:
             by_window[part.key].append(part.facts)
     facts = {
-        key: settle(WindowFacts.merged(found), plan.windows[key]) if found else WindowFacts(cuts=plan.windows[key].cuts)
-        for key, found in by_window.items()
+        key: settle(WindowFacts.merged(facts), plan.windows[key]) if facts else WindowFacts(cuts=plan.windows[key].cuts)
+        for key, facts in by_window.items()
     }
     return Reading(facts, tuple(bad), strays, size)
 

@@ -82,7 +82,7 @@ class Retention:
 
     def _old_rows(self, now_ms: int) -> Mapping[Table, ColumnElement[bool]]:
         """Return the tables whose rows go by age alone, with the condition for the old rows."""
-        rollup, bad, asked = tables.RollupRow, tables.QuarantinedRow, tables.RecomputeRequestRow
+        rollup, bad, requests = tables.RollupRow, tables.QuarantinedRow, tables.RecomputeRequestRow
         trail = AuditTrailRow
         rolled_up_s = oldest_day(now_ms, self._settings.keep_rollups_days)
         return {
@@ -90,7 +90,9 @@ class Retention:
             **{tables.table_of(row): row.due_at < rolled_up_s * 1_000 for row in (DagRunRow, TaskTryRow)},
             tables.table_of(bad): bad.found_at < _ago(now_ms, self._settings.keep_quarantine_days),
             tables.table_of(trail): trail.at < _ago(now_ms, self._settings.keep_audit_days),
-            tables.table_of(asked): and_(asked.answer.is_not(None), asked.requested_at < _ago(now_ms, CHANGEABLE_DAYS)),
+            tables.table_of(requests): and_(
+                requests.answer.is_not(None), requests.requested_at < _ago(now_ms, CHANGEABLE_DAYS)
+            ),
         }
 
     def _drop_days(self, table: Table, before_s: int, drop: Callable[[int], str | None]) -> None:
@@ -109,9 +111,9 @@ class Retention:
         """Delete chunk after chunk while there are more, some a round."""
         deleted = 0
         for _ in range(CHUNKS_PER_ROUND):
-            found = _unless_locked(partial(self._transact, delete_chunk), 0)
-            deleted += found
-            if found < CHUNK:
+            rows = _unless_locked(partial(self._transact, delete_chunk), 0)
+            deleted += rows
+            if rows < CHUNK:
                 break
         if deleted:
             log.info("rows pruned", table=table.name, rows=deleted)
@@ -157,8 +159,8 @@ class Retention:
         lane = tables.table_of(tables.LaneRow)
         keys = [lane.c.pipeline, lane.c.checkpoint, lane.c.lane, lane.c.holder]
         old = connection.execute(select(*keys).where(lane.c.holder == b"", lane.c.appended_at < changeable_s * 1000))
-        known, waiting = self._watch.checkpoints, self._watch.waiting
-        unknown = (row for row in old if row.checkpoint not in known.get(row.pipeline, ()))
+        checkpoints, waiting = self._watch.checkpoints, self._watch.waiting
+        unknown = (row for row in old if row.checkpoint not in checkpoints.get(row.pipeline, ()))
         gone = [tuple(row) for row in unknown if row.pipeline not in waiting][:CHUNK]
         if gone:
             hold_follower(connection)
@@ -220,8 +222,8 @@ def _newest_basis(connection: Connection, day: int) -> int:
 
 
 def _unsealed(connection: Connection, day: int) -> str | None:
-    found = exists().where(WINDOW.c.state == "closed", _in_day(WINDOW.c.window_start, day))
-    return "a window that may change" if connection.execute(select(found)).scalar_one() else None
+    is_unsealed = exists().where(WINDOW.c.state == "closed", _in_day(WINDOW.c.window_start, day))
+    return "a window that may change" if connection.execute(select(is_unsealed)).scalar_one() else None
 
 
 def _never_closed(connection: Connection, day: int, changeable_s: int) -> str | None:
@@ -230,8 +232,8 @@ def _never_closed(connection: Connection, day: int, changeable_s: int) -> str | 
     closed = exists().where(WINDOW.c.pipeline == TALLY.c.pipeline, WINDOW.c.window_start == TALLY.c.window_start)
     defined = TALLY.c.pipeline.in_(names_not_deleted())
     waits = or_(TALLY.c.window_start >= changeable_s, defined)
-    found = exists().where(_in_day(TALLY.c.window_start, day), ~closed, waits)
-    return "a window to be closed" if connection.execute(select(found)).scalar_one() else None
+    is_never_closed = exists().where(_in_day(TALLY.c.window_start, day), ~closed, waits)
+    return "a window to be closed" if connection.execute(select(is_never_closed)).scalar_one() else None
 
 
 def _delete_some(table: Table, condition: ColumnElement[bool], connection: Connection) -> int:
@@ -269,6 +271,6 @@ def _forget_emitters(changeable_s: int, connection: Connection) -> int:
         .returning(emitter.pipeline, emitter.emitter)
     ).all()
     if gone:
-        held = [tuple(account) for account in gone]
-        connection.execute(delete(lane).where(tuple_(lane.pipeline, lane.holder).in_(held)))
+        accounts = [tuple(account) for account in gone]
+        connection.execute(delete(lane).where(tuple_(lane.pipeline, lane.holder).in_(accounts)))
     return len(gone)

@@ -74,8 +74,8 @@ def roll_up(engine: Engine, now_ms: int, failures: SetAside) -> tuple[int, int]:
             .limit(MARKS_PER_ROUND)
         )
         keys = [Key(*row) for row in settled]
-    for at in range(0, len(keys), TOGETHER):
-        some = keys[at : at + TOGETHER]
+    for index in range(0, len(keys), TOGETHER):
+        some = keys[index : index + TOGETHER]
         isolate(
             some,
             lambda keys: _restate(engine, keys, now_ms, failures),
@@ -91,10 +91,10 @@ def roll_up(engine: Engine, now_ms: int, failures: SetAside) -> tuple[int, int]:
 def pruned_before(connection: Connection) -> int:
     """Return the start (epoch s) before which retention dropped windows: they are never closed or rolled up again."""
     pruned = tables.PrunedRow
-    found = connection.execute(
+    before_s = connection.execute(
         select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)
     ).scalar_one_or_none()
-    return 0 if found is None else int(found)
+    return 0 if before_s is None else int(before_s)
 
 
 def _restate(engine: Engine, keys: Sequence[Key], now_ms: int, failures: SetAside) -> int:
@@ -108,7 +108,7 @@ def _restate(engine: Engine, keys: Sequence[Key], now_ms: int, failures: SetAsid
         pruned_s = pruned_before(connection)
         parts = _read_windows(connection, [key for key in keys if key.period == "hour" and key.start >= pruned_s])
         parts |= _read_hours(connection, [key for key in keys if key.period == "day"])
-        totals = {key: Rollup.merged(found) for key, found in parts.items()}
+        totals = {key: Rollup.merged(parts_of_key) for key, parts_of_key in parts.items()}
         changed = _write(connection, {key: (total, total.pack()) for key, total in totals.items()}, now_ms)
         days = {(key.pipeline, period_of("day", key.start)) for key in changed if key.period == "hour"}
         mark_rollups(connection, "day", days, now_ms)
@@ -118,10 +118,10 @@ def _restate(engine: Engine, keys: Sequence[Key], now_ms: int, failures: SetAsid
 
 def _delete_marks(connection: Connection, keys: Sequence[Key]) -> None:
     """Delete marks, locked in the order in which closings mark."""
-    here = _of(_marks, keys)
-    locked = select(_marks.c.start).where(*here).order_by(_marks.c.pipeline, _marks.c.start)
+    marks = _of(_marks, keys)
+    locked = select(_marks.c.start).where(*marks).order_by(_marks.c.pipeline, _marks.c.start)
     connection.execute(locked.with_for_update(of=_marks))
-    connection.execute(delete(_marks).where(*here))
+    connection.execute(delete(_marks).where(*marks))
 
 
 def _write(connection: Connection, totals: Mapping[Key, tuple[Rollup, bytes]], now_ms: int) -> list[Key]:
@@ -149,50 +149,50 @@ def _write(connection: Connection, totals: Mapping[Key, tuple[Rollup, bytes]], n
 
 def _read_windows(connection: Connection, hours: Sequence[Key]) -> dict[Key, list[Rollup]]:
     """Read the windows of hours, oldest first, as roll-ups of one window each."""
-    window, asked = tables.WindowRow, _asked(hours)
+    window, query = tables.WindowRow, _asked(hours)
     rows = connection.execute(
         select(window.pipeline, window.window_start, window.document, window.facts)
         .where(
-            window.pipeline == asked.c.pipeline,
-            window.window_start >= asked.c.start,
-            window.window_start < asked.c.start + PERIOD_S["hour"],
+            window.pipeline == query.c.pipeline,
+            window.window_start >= query.c.start,
+            window.window_start < query.c.start + PERIOD_S["hour"],
         )
         .order_by(window.window_start)
     )
-    found: dict[Key, list[Rollup]] = {}
+    rollups: dict[Key, list[Rollup]] = {}
     for row in rows:
         key = Key(row.pipeline, "hour", period_of("hour", row.window_start))
         minute = unpack_minute(row.pipeline, row.window_start, row.document, row.facts)
         if minute is not None:
-            found.setdefault(key, []).append(minute)
-    return found
+            rollups.setdefault(key, []).append(minute)
+    return rollups
 
 
 def _read_hours(connection: Connection, days: Sequence[Key]) -> dict[Key, list[Rollup]]:
     """Read the hours of days, oldest first."""
-    hour, asked = tables.RollupRow, _asked(days)
+    hour, query = tables.RollupRow, _asked(days)
     rows = connection.execute(
         select(hour.pipeline, hour.start, hour.packed)
         .where(
-            hour.pipeline == asked.c.pipeline,
+            hour.pipeline == query.c.pipeline,
             hour.period == "hour",
-            hour.start >= asked.c.start,
-            hour.start < asked.c.start + PERIOD_S["day"],
+            hour.start >= query.c.start,
+            hour.start < query.c.start + PERIOD_S["day"],
         )
         .order_by(hour.start)
     )
-    found: dict[Key, list[Rollup]] = {}
+    rollups: dict[Key, list[Rollup]] = {}
     for row in rows:
         rollup = unpack_rollup(row.pipeline, "hour", row.start, row.packed)
         if rollup is not None:
-            found.setdefault(Key(row.pipeline, "day", period_of("day", row.start)), []).append(rollup)
-    return found
+            rollups.setdefault(Key(row.pipeline, "day", period_of("day", row.start)), []).append(rollup)
+    return rollups
 
 
 def _of(table: Table, keys: Iterable[Key]) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions for the rows of these roll-ups."""
-    asked = _asked(keys)
-    return tuple(table.c[name] == asked.c[name] for name in Key._fields)
+    keys_query = _asked(keys)
+    return tuple(table.c[name] == keys_query.c[name] for name in Key._fields)
 
 
 def _asked(keys: Iterable[Key]) -> TableValuedAlias:

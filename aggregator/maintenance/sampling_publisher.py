@@ -39,15 +39,15 @@ class SampleAnnouncer:
         )
         self._trouble = ""
 
-    def reconcile(self, wanted: Mapping[str, int], unknown: Collection[str] = ()) -> int:
-        """Write a record for each pipeline whose sample in the topic differs from `wanted` (pipelines it does not name
+    def reconcile(self, targets: Mapping[str, int], unknown: Collection[str] = ()) -> int:
+        """Write a record for each pipeline whose sample in the topic differs from `targets` (pipelines it does not name
         take all ids; `unknown` ones stay as they are); return their number. A new error is logged and not raised: the
         next round tries again.
         """
         try:
             announced = self._table.read(TIMEOUT_S)
-            known = {pipeline: sample for pipeline, sample in announced.items() if pipeline not in unknown}
-            written = self._write(_changes(known, wanted))
+            known_samples = {pipeline: sample for pipeline, sample in announced.items() if pipeline not in unknown}
+            written = self._write(_changes(known_samples, targets))
         except KafkaException as error:
             trouble = kafka_error(error).str()
             if trouble != self._trouble:
@@ -78,7 +78,7 @@ class SampleAnnouncer:
         self._table.close()
 
 
-def _changes(announced: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+def _changes(announced: Mapping[str, int], targets: Mapping[str, int]) -> dict[str, int]:
     """Return the samples that the topic lacks or has wrong, as they should be."""
-    should = {pipeline: wanted.get(pipeline, SAMPLE_ALL) for pipeline in sorted({*announced, *wanted})}
+    should = {pipeline: targets.get(pipeline, SAMPLE_ALL) for pipeline in sorted({*announced, *targets})}
     return {pipeline: sample for pipeline, sample in should.items() if announced.get(pipeline, SAMPLE_ALL) != sample}

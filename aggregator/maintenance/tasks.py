@@ -91,10 +91,10 @@ class MaintenanceLoop:
 
     def tick(self, caught_up_ms: int) -> bool:
         """Run one round; return whether there is more to do of a request."""
-        asked = self.answer_recompute(caught_up_ms)
+        answer = self.answer_recompute(caught_up_ms)
         for chore in self._chores:
             chore.do_if_due(caught_up_ms)
-        return asked
+        return answer
 
     def roll_up(self, now_ms: int) -> None:
         """Run one round of roll-ups."""
@@ -105,8 +105,8 @@ class MaintenanceLoop:
     def announce_samples(self, announcer: SampleAnnouncer) -> None:
         """Announce to emitters the samples of the newest definitions, one round."""
         versions = self._watch.versions
-        wanted = {name: known.newest.definition.sample for name, known in versions.items()}
-        announcer.reconcile(wanted, self._watch.waiting)
+        samples = {name: version.newest.definition.sample for name, version in versions.items()}
+        announcer.reconcile(samples, self._watch.waiting)
 
     def answer_recompute(self, now_ms: int) -> bool:
         """Work on the oldest `lagloss recompute` for one round: close some of its windows again from the log, and
@@ -139,8 +139,8 @@ class MaintenanceLoop:
         started = time.monotonic()
         self._closer.sealing.seal_gone()
         with self._engine.connect() as connection:
-            left = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
-            round_ = list(takewhile(lambda window: not self._closer.reads.waits(window), left[:WINDOWS_PER_ROUND]))
+            closed = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
+            round_ = list(takewhile(lambda window: not self._closer.reads.waits(window), closed[:WINDOWS_PER_ROUND]))
             states = unfinished.read_states(connection, round_)
         held = [window for window in round_ if states[window] == "closed"]
         turn = self._closer.close_windows(held, now_ms, "requested")
@@ -148,11 +148,11 @@ class MaintenanceLoop:
             round_ = round_[: min(map(round_.index, turn.remaining))]
             held = [window for window in held if window in round_]
         self._failures.retry_now("rollup", pipeline)
-        next_s = to_s if not left else round_[-1][1] + WINDOW_S if round_ else done.next_s
+        next_s = to_s if not closed else round_[-1][1] + WINDOW_S if round_ else done.next_s
         return Recomputed(
             next_s=next_s,
             done=done.done + len(round_),
-            of=done.done + len(left),
+            of=done.done + len(closed),
             sealed=done.sealed + len(round_) - len(held),
             beacons=done.beacons + turn.beacons,
             seconds=round(done.seconds + time.monotonic() - started, 3),
@@ -175,10 +175,10 @@ class Recomputed:
     def read(cls, progress: object) -> Recomputed | None:
         """Return what the request's row has; None if there is nothing, or nothing that this version can read: to begin
         again gives the same windows."""
-        if not isinstance(progress, dict) or any(isinstance(each, bool | str) for each in progress.values()):
+        if not isinstance(progress, dict) or any(isinstance(value, bool | str) for value in progress.values()):
             return None
         try:
-            whole = {name: int(each) for name, each in progress.items() if name != "seconds"}
+            whole = {name: int(value) for name, value in progress.items() if name != "seconds"}
             return cls(**whole, seconds=float(progress.get("seconds", 0)))
         except (TypeError, ValueError, OverflowError):
             return None

@@ -90,11 +90,11 @@ class ReportBatch:
                 self._take(record, report, known.get(report.head.pipeline), nodes.get(report.head.pipeline))
 
     def _take(
-        self, record: ReportRecord, report: PackedReport, here: frozenset[str] | None, nodes: frozenset[str] | None
+        self, record: ReportRecord, report: PackedReport, followed: frozenset[str] | None, nodes: frozenset[str] | None
     ) -> None:
-        """Add a report; `here`, `nodes`: what its pipeline's definitions name, None if there are none."""
+        """Add a report; `followed`, `nodes`: what its pipeline's definitions name, None if there are none."""
         head = report.head
-        if here is None and not self._admit(record, head, Name("pipeline", head.pipeline)):
+        if followed is None and not self._admit(record, head, Name("pipeline", head.pipeline)):
             return
         if not self.strangers.admit_emitter(head.pipeline, head.emitter):
             self.quarantine(record, "too_many_names")
@@ -102,10 +102,12 @@ class ReportBatch:
         history = self.accounts.get((head.pipeline, head.emitter))
         counts = history is None or head.seq > history.seq
         progresses = [
-            found for found in head.progress if counts and self._keeps(record, head, found, here or frozenset())
+            progress
+            for progress in head.progress
+            if counts and self._keeps(record, head, progress, followed or frozenset())
         ]
-        tallies = [found for found in report.tallies if self._keeps(record, head, found, here or frozenset())]
-        stranger = _stranger(report, here, nodes)
+        tallies = [tally for tally in report.tallies if self._keeps(record, head, tally, followed or frozenset())]
+        stranger = _stranger(report, followed, nodes)
         if stranger is not None:
             self.quarantine(record, stranger)
         if counts:
@@ -129,10 +131,10 @@ class ReportBatch:
         return False
 
     def _keeps(
-        self, record: ReportRecord, head: EmitterReport, part: PackedTally | Progress, here: frozenset[str]
+        self, record: ReportRecord, head: EmitterReport, part: PackedTally | Progress, followed: frozenset[str]
     ) -> bool:
         """Return whether there is room for the names in this part of a report."""
-        names = strange_names(head.pipeline, part, here)
+        names = strange_names(head.pipeline, part, followed)
         return not names or all(self._admit(record, head, name) for name in names)
 
     def _take_head(self, record: ReportRecord, head: EmitterReport, progresses: Sequence[Progress]) -> None:

@@ -67,11 +67,11 @@ class ReportConsumer:
         """
         reached = self._reached  # before the database is asked: a batch may be committed meanwhile
         with self.engine.connect() as connection:
-            found = report_tables.read_positions(connection)
-        self._note(found, reached)
-        return found
+            positions = report_tables.read_positions(connection)
+        self._note(positions, reached)
+        return positions
 
-    def follow(self, records: Iterable[ReportRecord], known: Checkpoints) -> int:
+    def follow(self, records: Iterable[ReportRecord], checkpoints: Checkpoints) -> int:
         """Take a batch of records in; those already followed are passed over. How many were new.
 
         A record that cannot be followed, for whatever reason but an outage, is quarantined as `failed`.
@@ -80,9 +80,9 @@ class ReportConsumer:
             DatabaseRestored: the records between the database's position and these would never be followed.
         """
         ordered = sorted(records, key=lambda record: (record.partition, record.offset))
-        return isolate(ordered, lambda some: self._follow(some, known), self._quarantine)
+        return isolate(ordered, lambda some: self._follow(some, checkpoints), self._quarantine)
 
-    def _follow(self, records: Sequence[ReportRecord], known: Checkpoints) -> int:
+    def _follow(self, records: Sequence[ReportRecord], checkpoints: Checkpoints) -> int:
         """Follow records in one transaction, which come in order in each partition."""
         with self.engine.begin() as connection:
             hold_follower(connection)
@@ -90,7 +90,7 @@ class ReportConsumer:
             self._note(followed_to, self._reached)
             fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
             deferred = deferral.read_deferred(connection)
-            crowding = self._crowding(fresh, known)
+            crowding = self._crowding(fresh, checkpoints)
             later = deferred.keys() | crowding | set(self._waiting())
             memory = self._recall(connection)
             followed, passed_over = ReportBatch(memory.accounts, strangers=memory.strangers), []
@@ -101,7 +101,7 @@ class ReportConsumer:
                 now = [record for name, record in zip(pipelines, now, strict=True) if name not in later]
             for _, record in passed_over:
                 followed.pass_over(record)
-            followed.take(now, known, partial(report_tables.read_histories, connection))
+            followed.take(now, checkpoints, partial(report_tables.read_histories, connection))
             deferral.defer(connection, passed_over)
             memory.basis = self._write(connection, followed)
         self._reached, self._memory = {**followed_to, **followed.positions}, memory
@@ -111,9 +111,9 @@ class ReportConsumer:
             self._clock.heard(max(record.appended_ms for record in fresh))
         return len(fresh)
 
-    def _crowding(self, records: Sequence[ReportRecord], known: Checkpoints) -> set[str]:
+    def _crowding(self, records: Sequence[ReportRecord], checkpoints: Checkpoints) -> set[str]:
         """Return the pipelines whose reports are followed later, if there are others to make room for."""
-        if self._clock is None or len(known) < 2:
+        if self._clock is None or len(checkpoints) < 2:
             return set()
         return deferral.crowding(records, self._clock.now_ms())
 
@@ -135,7 +135,9 @@ class ReportConsumer:
                 return False
         with self.engine.begin() as connection:
             hold_follower(connection)
-            deferred = {name: at for name, at in deferral.read_deferred(connection).items() if name not in waiting}
+            deferred = {
+                name: offsets for name, offsets in deferral.read_deferred(connection).items() if name not in waiting
+            }
             if not deferred:
                 return False
             pipeline = min(deferred, key=lambda name: (name <= self._had_its_turn, name))
@@ -168,11 +170,11 @@ class ReportConsumer:
         followed.positions = {deferral.TURNS: report_tables.read_turns(connection) + 1}
         self._write(connection, followed)
 
-    def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
-        if any(found.get(partition, 0) < offset for partition, offset in reached.items()):
-            raise DatabaseRestored(f"expected PostgreSQL to hold reports up to {dict(reached)}, found {dict(found)}")
+    def _note(self, counts: Mapping[int, int], reached: Mapping[int, int]) -> None:
+        if any(counts.get(partition, 0) < offset for partition, offset in reached.items()):
+            raise DatabaseRestored(f"expected PostgreSQL to hold reports up to {dict(reached)}, found {dict(counts)}")
         if reached is self._reached:
-            self._reached = found
+            self._reached = counts
 
     def _recall(self, connection: Connection) -> FollowingMemory:
         """Return what the last batch left; read it again once an hour, after a failure, and if others wrote since."""

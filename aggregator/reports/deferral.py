@@ -50,10 +50,10 @@ def crowding(records: Sequence[ReportRecord], now_ms: int) -> set[str]:
 def read_deferred(connection: Connection) -> dict[str, dict[int, int]]:
     """Return the deferred pipelines with their markers."""
     table = tables.table_of(tables.DeferredReportsRow)
-    found: dict[str, dict[int, int]] = {}
+    offsets: dict[str, dict[int, int]] = {}
     for row in connection.execute(select(table)):
-        found.setdefault(row.pipeline, {})[row.topic_partition] = row.next_offset
-    return found
+        offsets.setdefault(row.pipeline, {})[row.topic_partition] = row.next_offset
+    return offsets
 
 
 def defer(connection: Connection, passed_over: Iterable[tuple[str, ReportRecord]]) -> None:
@@ -70,16 +70,16 @@ def read_turn(
     log: BeaconLog, pipeline: str, markers: Markers, ends: Markers
 ) -> tuple[list[ReportRecord], Mapping[int, int]]:
     """Read the next deferred reports of a pipeline, before these ends; return them, and the markers after them."""
-    wanted = [OffsetRange(partition, offset, ends[partition] - 1) for partition, offset in sorted(markers.items())]
-    found: list[ReportRecord] = []
+    ranges = [OffsetRange(partition, offset, ends[partition] - 1) for partition, offset in sorted(markers.items())]
+    records: list[ReportRecord] = []
     reached = dict(markers)
-    for read, record in enumerate(log.records(clamp(wanted, log.watermarks()))):
-        if read == RECORDS_A_TURN or len(found) == REPORTS_A_TURN:
-            return found, reached
+    for read, record in enumerate(log.records(clamp(ranges, log.watermarks()))):
+        if read == RECORDS_A_TURN or len(records) == REPORTS_A_TURN:
+            return records, reached
         reached[record.partition] = record.offset + 1
         if pipeline_of_report(record.value) == pipeline:
-            found.append(ReportRecord(record.partition, record.offset, record.appended_ms, record.value))
-    return found, ends
+            records.append(ReportRecord(record.partition, record.offset, record.appended_ms, record.value))
+    return records, ends
 
 
 def settle(connection: Connection, pipeline: str, reached: Markers, ends: Markers) -> bool:
@@ -87,10 +87,10 @@ def settle(connection: Connection, pipeline: str, reached: Markers, ends: Marker
     no more."""
     table = tables.table_of(tables.DeferredReportsRow)
     connection.execute(delete(table).where(table.c.pipeline == pipeline))
-    left = {partition: offset for partition, offset in reached.items() if offset < ends[partition]}
-    if left:
-        _insert(connection, {(pipeline, partition): offset for partition, offset in left.items()})
-    return not left
+    unfinished = {partition: offset for partition, offset in reached.items() if offset < ends[partition]}
+    if unfinished:
+        _insert(connection, {(pipeline, partition): offset for partition, offset in unfinished.items()})
+    return not unfinished
 
 
 def _insert(connection: Connection, offsets: Mapping[tuple[str, int], int]) -> None:

@@ -100,15 +100,15 @@ class ReportFeed:
             raise KafkaException(needs(listed.error, "DESCRIBE", f"topic {topic}"))
         new = sorted(listed.partitions.keys() - self._partitions)
         if new:
-            known = self._follower.positions()
-            places = [TopicPartition(topic, partition, known.get(partition, OFFSET_BEGINNING)) for partition in new]
+            positions = self._follower.positions()
+            places = [TopicPartition(topic, partition, positions.get(partition, OFFSET_BEGINNING)) for partition in new]
             self._kafka.incremental_assign(places)
             self._partitions.update(new)
 
     def _read(self, ends_at: float) -> list[ReportRecord]:
         """Return the records that come until then (monotonic s), and those that have come already, as many as a batch
         may hold."""
-        found: list[ReportRecord] = []
+        records: list[ReportRecord] = []
         size = 0
         while size < BATCH_BYTES and not self._stopped.is_set():
             left_s = ends_at - time.monotonic()
@@ -117,13 +117,13 @@ class ReportFeed:
                 error = message.error()
                 if error is None:
                     value, (_, appended_ms) = message.value(), message.timestamp()
-                    found.append(ReportRecord(message.partition() or 0, message.offset() or 0, appended_ms, value))
+                    records.append(ReportRecord(message.partition() or 0, message.offset() or 0, appended_ms, value))
                     size += len(value or b"")
                 elif not is_of_group(error):
                     raise KafkaException(needs(error, "READ", f"topic {self._follower.topic}"))
             if left_s <= 0 and len(messages) < AT_ONCE:
                 break
-        return found
+        return records
 
 
 @contextmanager

@@ -49,8 +49,8 @@ class FollowingMemory:
         found = connection.execute(select(emitter.pipeline, emitter.emitter).where(emitter.appended_at >= lately_ms))
         for row in found:
             emitters.setdefault(row.pipeline, set()).add(row.emitter)
-        kept = {Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows}
-        return cls(UndeclaredNames(kept, emitters=emitters))
+        owners = {Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows}
+        return cls(UndeclaredNames(owners, emitters=emitters))
 
     @property
     def is_stale(self) -> bool:
@@ -87,10 +87,10 @@ def read_histories(connection: Connection, accounts: AbstractSet[Account]) -> di
     table = tables.table_of(tables.EmitterRow)
     histories: dict[Account, EmitterHistory] = {}
     unread = list(accounts)
-    for at in range(0, len(unread), ACCOUNTS_AT_ONCE):
+    for index in range(0, len(unread), ACCOUNTS_AT_ONCE):
         rows = connection.execute(
             select(table.c.pipeline, table.c.emitter, table.c.seq, table.c.skew, table.c.inputs).where(
-                tuple_(table.c.pipeline, table.c.emitter).in_(unread[at : at + ACCOUNTS_AT_ONCE])
+                tuple_(table.c.pipeline, table.c.emitter).in_(unread[index : index + ACCOUNTS_AT_ONCE])
             )
         )
         for row in rows:
@@ -124,11 +124,11 @@ def merge_emitters(connection: Connection, followed: ReportBatch) -> None:
     head = ("host", "seq", "started_at", "sent_at", "closed", "final_through", "resumes", "labels")
     names = ("pipeline", "emitter", "node", *head, "appended_at", "skew_ms", "skew", "inputs")
     upsert = stage(connection, table, names, rows)
-    found = upsert.excluded
-    replaced: dict[str, Any] = {name: found[name] for name in (*head, "skew_ms", "skew", "inputs")}
-    replaced["appended_at"] = func.greatest(found.appended_at, table.c.appended_at)
+    new = upsert.excluded
+    replaced: dict[str, Any] = {name: new[name] for name in (*head, "skew_ms", "skew", "inputs")}
+    replaced["appended_at"] = func.greatest(new.appended_at, table.c.appended_at)
     newest = upsert.on_conflict_do_update(
-        index_elements=["pipeline", "emitter"], set_=replaced, where=found.seq > table.c.seq
+        index_elements=["pipeline", "emitter"], set_=replaced, where=new.seq > table.c.seq
     )
     connection.execute(newest)
 
@@ -156,13 +156,13 @@ def merge_lanes(connection: Connection, followed: ReportBatch) -> None:
     keys = ("pipeline", "checkpoint", "lane", "holder")
     position = ("appended_at", "topic_partition", "topic_offset")
     upsert = stage(connection, table, (*keys, "until", "reporter", *position), rows)
-    found = upsert.excluded
+    new = upsert.excluded
     newest = upsert.on_conflict_do_update(
         index_elements=keys,
-        set_={name: found[name] for name in ("until", "reporter", *position)},
+        set_={name: new[name] for name in ("until", "reporter", *position)},
         where=or_(
-            found.reporter == table.c.reporter,
-            func.row(*(found[name] for name in position)) > func.row(*(table.c[name] for name in position)),
+            new.reporter == table.c.reporter,
+            func.row(*(new[name] for name in position)) > func.row(*(table.c[name] for name in position)),
         ),
     )
     connection.execute(newest)
@@ -178,31 +178,31 @@ def merge_tallies(connection: Connection, followed: ReportBatch, basis: int) -> 
             checkpoint,
             replay,
             node_of(checkpoint),
-            found.seq,
-            found.tally.sample,
-            found.tally.beacons,
-            found.tally.payload_bytes,
-            found.tally.id_sum,
-            found.tally.dropped,
-            found.tally.lag_sketch,
-            found.tally.ranges,
-            found.tally.lowest_bin,
-            found.changed_at,
+            sketch.seq,
+            sketch.tally.sample,
+            sketch.tally.beacons,
+            sketch.tally.payload_bytes,
+            sketch.tally.id_sum,
+            sketch.tally.dropped,
+            sketch.tally.lag_sketch,
+            sketch.tally.ranges,
+            sketch.tally.lowest_bin,
+            sketch.changed_at,
             basis,
         )
-        for (pipeline, start, emitter, checkpoint, replay), found in followed.tallies.items()
+        for (pipeline, start, emitter, checkpoint, replay), sketch in followed.tallies.items()
     )
     table = tables.table_of(tables.TallyRow)
     keys = ("pipeline", "window_start", "emitter", "checkpoint", "replay")
     content = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges", "lowest_bin")
     upsert = stage(connection, table, (*keys, "node", "seq", *content, "changed_at", "changed_basis"), rows)
-    found = upsert.excluded
+    new = upsert.excluded
 
     def content_of(columns: Any) -> list[Column[Any]]:
         return [columns[name] for name in content]
 
-    changed = func.row(*content_of(found)).is_distinct_from(func.row(*content_of(table.c)))
-    replaced: dict[str, Any] = {name: found[name] for name in ("seq", *content)}
+    changed = func.row(*content_of(new)).is_distinct_from(func.row(*content_of(table.c)))
+    replaced: dict[str, Any] = {name: new[name] for name in ("seq", *content)}
     for name in ("changed_at", "changed_basis"):
-        replaced[name] = case((changed, found[name]), else_=table.c[name])
-    connection.execute(upsert.on_conflict_do_update(index_elements=keys, set_=replaced, where=found.seq > table.c.seq))
+        replaced[name] = case((changed, new[name]), else_=table.c[name])
+    connection.execute(upsert.on_conflict_do_update(index_elements=keys, set_=replaced, where=new.seq > table.c.seq))

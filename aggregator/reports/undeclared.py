@@ -78,29 +78,29 @@ class UndeclaredNames:
 
     def admit_emitter(self, pipeline: str, emitter: bytes) -> bool:
         """Return whether reports of this emitter are followed: it is known, or its pipeline has room for one more."""
-        known = self.emitters.setdefault(pipeline, set())
-        if len(known) >= EMITTERS_A_PIPELINE and emitter not in known:
+        emitters = self.emitters.setdefault(pipeline, set())
+        if len(emitters) >= EMITTERS_A_PIPELINE and emitter not in emitters:
             return False
-        known.add(emitter)
+        emitters.add(emitter)
         return True
 
 
-def strange_names(pipeline: str, part: PackedTally | Progress, known: frozenset[str]) -> list[Name]:
-    """Return the names in a part of a report that its pipeline's definitions (`known`: their checkpoints) do not
+def strange_names(pipeline: str, part: PackedTally | Progress, checkpoints: frozenset[str]) -> list[Name]:
+    """Return the names in a part of a report that its pipeline's definitions (`checkpoints`: their checkpoints) do not
     have."""
-    found = [Name("checkpoint", pipeline, part.checkpoint)] if is_strange(part.checkpoint, known) else []
+    names = [Name("checkpoint", pipeline, part.checkpoint)] if is_strange(part.checkpoint, checkpoints) else []
     if isinstance(part, Progress):
         if part.lane:
-            found.append(Name("lane", pipeline, part.checkpoint, part.lane))
+            names.append(Name("lane", pipeline, part.checkpoint, part.lane))
     elif part.replay:
-        found.append(Name("replay", pipeline, "", part.replay))
-    return found
+        names.append(Name("replay", pipeline, "", part.replay))
+    return names
 
 
-def is_strange(checkpoint: str, known: frozenset[str]) -> bool:
+def is_strange(checkpoint: str, checkpoints: frozenset[str]) -> bool:
     """Return whether no definition has the name. A node with several next nodes still reports its work in hand as
     N.out."""
-    if checkpoint in known:
+    if checkpoint in checkpoints:
         return False
     node, _, side = checkpoint.partition(".")
-    return side != "out" or all(node_of(name) != node for name in known)
+    return side != "out" or all(node_of(name) != node for name in checkpoints)

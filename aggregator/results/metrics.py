@@ -109,9 +109,9 @@ def _verdicts(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float]]
 
 def _budgets_left(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
     for objective, budget in result.budgets.items():
-        left = None if budget is None else budget.left
+        share = None if budget is None else budget.left
         for bound in ("min", "max"):
-            yield (objective, bound), None if left is None else getattr(left, bound)
+            yield (objective, bound), None if share is None else getattr(share, bound)
 
 
 def _lag_target(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:

@@ -25,7 +25,9 @@ MAX_SERIES: Final = 50_000
 def read_newest(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, PipelineResult]:
     """Return the newest closed window of each of these pipelines that has one, with its error budgets."""
     window = tables.table_of(tables.WindowRow)
-    pipeline = select(tables.PipelineRow.name).where(tables.PipelineRow.name.in_([each.name for each in pipelines]))
+    pipeline = select(tables.PipelineRow.name).where(
+        tables.PipelineRow.name.in_([pipeline.name for pipeline in pipelines])
+    )
     names = pipeline.distinct().subquery()
     newest = (
         select(window)
@@ -39,7 +41,7 @@ def read_newest(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, 
             select(newest).select_from(names).join(newest, true())
         ).all()
     budgets = read_budgets(store, pipelines, time.time())
-    sla = {each.name: each.definition.spec.sla for each in pipelines}
+    sla = {pipeline.name: pipeline.definition.spec.sla for pipeline in pipelines}
     windows = [result for row in rows if (result := closed_window(row)) is not None]
     return {
         result.pipeline: PipelineResult(result, budgets.get(result.pipeline, {}), sla[result.pipeline])
@@ -66,13 +68,13 @@ class ResultMetrics(Collector):
 def families_of(results: Mapping[str, PipelineResult]) -> Iterator[Metric]:
     """Return every family of the table with the samples of these pipelines."""
     families = [(metric, family_of(metric)) for metric in RESULTS]
-    left = MAX_SERIES
+    remaining = MAX_SERIES
     for pipeline, result in sorted(results.items()):
         found = [(metric, family, list(metric.samples(result))) for metric, family in families]
-        has_details = sum(len(samples) for _, _, samples in found) <= left
+        has_details = sum(len(samples) for _, _, samples in found) <= remaining
         for metric, family, samples in found:
             if has_details or not metric.is_detail:
-                left -= len(samples)
+                remaining -= len(samples)
                 _add(family, metric, pipeline, samples)
     return (family for _, family in families)
 

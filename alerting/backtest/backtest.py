@@ -71,7 +71,7 @@ class Tried(TimeRange):
     def _incident(self, incident: Replayed) -> dict[str, Any]:
         rule, change = incident.rule, incident.change
         starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
-        places = incident.places or rule.where([self.documents[at] for at in starts if at in self.documents])
+        places = incident.places or rule.where([self.documents[start] for start in starts if start in self.documents])
         return {
             "rule": rule.name,
             "kind": rule.kind,
@@ -105,10 +105,12 @@ def backtest(
 ) -> None:
     """Say which incidents the rules would have opened on the stored windows with from <= start < to."""
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
-    given = None if rules is None else load_definition(rules)
+    definition = None if rules is None else load_definition(rules)
     with open_store(Settings.load(data_dir=data_dir)) as store:
         stored = store.pipeline(pipeline).definition
-        tried = try_rules(store, stored, stored if given is None else with_rules(stored, given, rules), from_s, to_s)
+        tried = try_rules(
+            store, stored, stored if definition is None else with_rules(stored, definition, rules), from_s, to_s
+        )
     if as_json:
         typer.echo(json.dumps(tried.document()))
         return
@@ -121,13 +123,13 @@ def backtest(
         console.print(f"{limit.rule}: {'approximated from windows' if limit.tried else 'not tried'}; {limit.why}")
 
 
-def with_rules(stored: Definition, given: Definition, source: Path | None) -> Definition:
+def with_rules(stored: Definition, definition: Definition, source: Path | None) -> Definition:
     """Return the stored definition with the rules and the SLA of another one.
 
     Raises:
         BadDefinition: its rules name places that this pipeline does not have.
     """
-    document, other = as_document(stored), as_document(given)
+    document, other = as_document(stored), as_document(definition)
     document["spec"] |= {name: other["spec"][name] for name in ("alerts", "sla")}
     try:
         return Definition.model_validate(document)
@@ -188,12 +190,16 @@ def _moment(epoch_s: float) -> str:
 def _table(tried: Tried) -> Table:
     names = ("opened (UTC)", "resolved", "rule", "severity", "windows")
     table = Table(*(Column(name, no_wrap=True) for name in names), "worst", "where", box=None)
-    for found in tried.document()["incidents"]:
-        over = f"{found['resolved_at']} ({found['resolved_because']})" if found["resolved_at"] else "open at the end"
-        silent = f" (inhibited by {', '.join(found['inhibited_by'])})" if found["inhibited_by"] else ""
-        where = ", ".join(f"{place['kind']} {place['name']}" for place in found["where"][:3])
+    for incident in tried.document()["incidents"]:
+        over = (
+            f"{incident['resolved_at']} ({incident['resolved_because']})"
+            if incident["resolved_at"]
+            else "open at the end"
+        )
+        silent = f" (inhibited by {', '.join(incident['inhibited_by'])})" if incident["inhibited_by"] else ""
+        where = ", ".join(f"{place['kind']} {place['name']}" for place in incident["where"][:3])
         table.add_row(
-            *(found["opened_at"], over, found["rule"] + silent, found["severity"]),
-            *(str(found["windows"]["count"]), found["text"], where),
+            *(incident["opened_at"], over, incident["rule"] + silent, incident["severity"]),
+            *(str(incident["windows"]["count"]), incident["text"], where),
         )
     return table

@@ -91,15 +91,15 @@ def past_of(
 ) -> Past:
     """Return when messages came in and at watched checkpoints, as known afterwards, what was usual, the runs, and the
     partitions that consumer groups read."""
-    seen: dict[str, list[int]] = {name: [] for rule in rules_of(definition) for name in rule.watches}
+    starts: dict[str, list[int]] = {name: [] for rule in rules_of(definition) for name in rule.watches}
     arrived = []
     for start, document in sorted(documents.items()):
-        for there in document.checkpoints:
-            if there.beacons and there.name in seen:
-                seen[there.name].append(start)
+        for checkpoint in document.checkpoints:
+            if checkpoint.beacons and checkpoint.name in starts:
+                starts[checkpoint.name].append(start)
         if document.messages:
             arrived.append(start)
-    return Past(seen, arrived, habits, runs, partitions or {})
+    return Past(starts, arrived, habits, runs, partitions or {})
 
 
 def read_habits(connection: Connection, definition: Definition, from_s: int, to_s: int) -> Habits:

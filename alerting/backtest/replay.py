@@ -94,20 +94,22 @@ class Replayed:
     def severity(self) -> Severity:
         return "critical" if self.change.pages else "warning"
 
-    def take(self, change: Transition, now_s: float, found: Assessment) -> None:
-        self._note(change, now_s, found)
+    def take(self, change: Transition, now_s: float, assessment: Assessment) -> None:
+        self._note(change, now_s, assessment)
         self.change = change
         self.resolved_at_s = now_s if change.kind == "resolved" else None
-        self.places = found.places or self.places
+        self.places = assessment.places or self.places
         if change.breaches:
             self.first_s, self.last_s = min(change.breaches), max(change.breaches)
 
-    def _note(self, change: Transition, now_s: float, found: Assessment) -> None:
+    def _note(self, change: Transition, now_s: float, assessment: Assessment) -> None:
         if change.pages and self.paged_at_s is None:
             self.paged_at_s = now_s
-        windows = [start for start, value in change.breaches.items() if value == change.worst and start in found.texts]
+        windows = [
+            start for start, value in change.breaches.items() if value == change.worst and start in assessment.texts
+        ]
         if windows:
-            self.text = found.texts[windows[-1]]
+            self.text = assessment.texts[windows[-1]]
 
 
 class Replay:
@@ -159,20 +161,22 @@ class Replay:
         for rule in rules:
             own = [incident for incident in self.incidents if incident.rule is rule]
             seen_from_s = max(oldest_s, min([changed_s, *_in_question(own, now_s)]))
-            found = rule.assess(replace(view, seen_from_s=seen_from_s))
-            while (change := next_change(rule, found, [incident.known for incident in own], now_s)) is not None:
+            assessment = rule.assess(replace(view, seen_from_s=seen_from_s))
+            while (change := next_change(rule, assessment, [incident.known for incident in own], now_s)) is not None:
                 if change.incident is None:
-                    own.append(self._open(rule, change, now_s, found))
+                    own.append(self._open(rule, change, now_s, assessment))
                 else:
-                    next(each for each in own if each.id == change.incident).take(change, now_s, found)
+                    next(start for start in own if start.id == change.incident).take(change, now_s, assessment)
 
-    def _open(self, rule: Rule, change: Transition, now_s: float, found: Assessment) -> Replayed:
-        speaking = {each.rule.name: each.severity for each in self.incidents if each.resolved_at_s is None}
+    def _open(self, rule: Rule, change: Transition, now_s: float, assessment: Assessment) -> Replayed:
+        speaking = {
+            incident.rule.name: incident.severity for incident in self.incidents if incident.resolved_at_s is None
+        }
         severity = "critical" if change.pages else "warning"
         inhibited_by = tuple(name for name in rule.inhibited_by if covers(speaking.get(name), severity))
         first_s, last_s = min(change.breaches), max(change.breaches)
-        opened = Replayed(uuid4(), rule, now_s, inhibited_by, change, first_s, last_s, None, found.places)
-        opened.take(change, now_s, found)
+        opened = Replayed(uuid4(), rule, now_s, inhibited_by, change, first_s, last_s, None, assessment.places)
+        opened.take(change, now_s, assessment)
         self.incidents.append(opened)
         return opened
 
@@ -222,18 +226,18 @@ class _Rows:
 
     def put(self, start_s: int, row: Row) -> None:
         """Put a window's row in place of its older one."""
-        at, size = bisect_left(self._starts, start_s), len(self._starts)
-        if at == size or self._starts[at] != start_s:
+        index, size = bisect_left(self._starts, start_s), len(self._starts)
+        if index == size or self._starts[index] != start_s:
             if size == len(self._rows):
                 self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-            self._rows[at + 1 : size + 1] = self._rows[at:size].copy()
-            self._starts.insert(at, start_s)
-        self._rows[at] = row
+            self._rows[index + 1 : size + 1] = self._rows[index:size].copy()
+            self._starts.insert(index, start_s)
+        self._rows[index] = row
 
     def before(self, start_s: int, windows: int) -> int:
         """Return the start of the window this many before this one, or of the first."""
-        at = max(0, bisect_left(self._starts, start_s) - windows)
-        return min(start_s, self._starts[at]) if at < len(self._starts) else start_s
+        index = max(0, bisect_left(self._starts, start_s) - windows)
+        return min(start_s, self._starts[index]) if index < len(self._starts) else start_s
 
     def since(self, start_s: int) -> Windows:
         """Return the rows that start then or later. Valid until the next `put`."""

@@ -49,15 +49,15 @@ def list_(
     with open_store(Settings.load(data_dir=data_dir)) as store:
         if pipeline is not None:
             store.demand(pipeline)
-        found = incidents.incidents(store, pipeline=pipeline, only_open=not all_, since=after)
+        listed = incidents.incidents(store, pipeline=pipeline, only_open=not all_, since=after)
     if as_json:
-        typer.echo(json.dumps([incident.document() for incident in found]))
+        typer.echo(json.dumps([incident.document() for incident in listed]))
         return
-    if not found:
+    if not listed:
         typer.echo("no incidents" if all_ else "no open incidents")
         return
     table = Table("id", "severity", "pipeline", "rule", "breach", "since (UTC)", "where", "state", box=None)
-    for incident in found:
+    for incident in listed:
         table.add_row(*(escape(cell) for cell in cells(incident)))
     out().print(table)
 
@@ -105,31 +105,31 @@ def silence(
     except ValueError as error:
         raise BadSilence(expected="--for with a duration such as 30m or 2h", found=repr(for_)) from error
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        made, about = incident_actions.silence(store, matchers, reason=reason, author=author, for_s=for_s)
+        silenced, about = incident_actions.silence(store, matchers, reason=reason, author=author, for_s=for_s)
     if as_json:
-        typer.echo(json.dumps({**made.document(), "open_incidents": [str(each) for each in about]}))
+        typer.echo(json.dumps({**silenced.document(), "open_incidents": [str(pipeline) for pipeline in about]}))
         return
-    typer.echo(made.id)
-    typer.echo(f"Until {moment(made.ends_at)}; {incident_actions.matched_words(about)}.", err=True)
+    typer.echo(silenced.id)
+    typer.echo(f"Until {moment(silenced.ends_at)}; {incident_actions.matched_words(about)}.", err=True)
 
 
 @app.command()
 def silences(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List the active silences."""
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        found = incident_actions.silences(store)
-    note_set_aside(found.unreadable)
+        active = incident_actions.silences(store)
+    note_set_aside(active.unreadable)
     if as_json:
-        typer.echo(json.dumps([each.document() for each in found]))
+        typer.echo(json.dumps([each.document() for each in active]))
         return
     table = Table("id", "matchers", "until (UTC)", "author", "reason", box=None)
-    for each in found:
+    for silence_ in active:
         row = (
-            each.id,
-            " ".join(each.matchers),
-            fmt.clock(each.ends_at.timestamp(), date=True),
-            each.author,
-            each.reason,
+            silence_.id,
+            " ".join(silence_.matchers),
+            fmt.clock(silence_.ends_at.timestamp(), date=True),
+            silence_.author,
+            silence_.reason,
         )
         table.add_row(*(escape(cell) for cell in row))
     out().print(table)
@@ -180,12 +180,12 @@ def stats(
     """Show the times to acknowledge (MTTA) and to recover (MTTR) of incidents with from <= opened < to."""
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        found = incident_times.courses(store, from_s, to_s)
+        courses = incident_times.courses(store, from_s, to_s)
     groups = {
-        "severity": incident_times.by(lambda course: course.severity, found),
-        "rule": incident_times.by(lambda course: course.rule, found),
+        "severity": incident_times.by(lambda course: course.severity, courses),
+        "rule": incident_times.by(lambda course: course.rule, courses),
     }
-    of_all = incident_times.Times.of(found)
+    of_all = incident_times.Times.of(courses)
     if as_json:
         document: dict[str, Any] = {"from": rfc3339(from_s), "to": rfc3339(to_s), "all": of_all.document()}
         for name, of_group in groups.items():

@@ -78,7 +78,7 @@ def message(notifications: Sequence[Notification]) -> RenderedMessage:
         return RenderedMessage(sections[0].title, sections)
     tones = [section.tone for section in sections]
     counts = ", ".join(f"{tones.count(tone)} {tone}" for tone in dict.fromkeys(tones))
-    pipelines = dict.fromkeys(_text(_part(each.body, "incident"), "pipeline") for each in notifications)
+    pipelines = dict.fromkeys(_text(_part(notification.body, "incident"), "pipeline") for notification in notifications)
     return RenderedMessage(
         one_line(f"{len(sections)} incidents ({counts}): {', '.join(pipelines)}", MAX_TITLE), sections
     )
@@ -152,7 +152,7 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Tex
         count = _part(body, "windows").get("count")
         yield _line("Since", f"{body['since']}{f', {count} windows' if count and count != 1 else ''}")
     yield from _listed("Where", [place_words(place) for place in _list(body, "where")])
-    yield from _listed("For", [destination_words(there) for there in _list(body, "destinations")])
+    yield from _listed("For", [destination_words(destination) for destination in _list(body, "destinations")])
     if labels := _part(incident, "labels"):
         yield _line("Labels", ", ".join(f"{name}={value}" for name, value in labels.items()))
     if conclusion := _part(body, "blame").get("conclusion"):

@@ -79,8 +79,8 @@ class Evaluator:
             [stored] = self._read_incidents(connection, [pipeline], now, locks=False).values()
         view = self._views.view(pipeline, now.timestamp())
         read_again_s = view.now_s + READ_AGAIN_S * (1 + zlib.crc32(pipeline.name.encode()) / 2**32)  # in turn
-        known = incidents.by_rule(stored)
-        findings = assess(PipelineSnapshot(pipeline, self._views.rules(pipeline), view, known, read_again_s))
+        known_by_rule = incidents.by_rule(stored)
+        findings = assess(PipelineSnapshot(pipeline, self._views.rules(pipeline), view, known_by_rule, read_again_s))
         for rule, error in findings.failures.items():
             _log.error("rule_failed", pipeline=pipeline.name, rule=rule, exc_info=error)
             self.rule_failed(pipeline.name)
@@ -122,13 +122,15 @@ class Evaluator:
             with_open = [readable[name] for name in incidents.pipelines_with_open(connection, readable)]
             stored = self._read_incidents(connection, with_open, now, locks=False)
             context = self.notifier.read_context(connection, with_open, [*chain.from_iterable(stored.values())], now)
-        known = {name: before.known for name, before in settled.items()}
-        known |= {name: incidents.by_rule(rows) for name, rows in stored.items()}
-        changeable = {name for name, known_by_rule in known.items() if can_change(known_by_rule, now.timestamp())}
+        known_by_pipeline = {name: before.known for name, before in settled.items()}
+        known_by_pipeline |= {name: incidents.by_rule(rows) for name, rows in stored.items()}
+        changeable = {
+            name for name, known_by_rule in known_by_pipeline.items() if can_change(known_by_rule, now.timestamp())
+        }
         for pipeline, view in self._views.news([*readable.values()], closed, now.timestamp(), changeable):
             name, rules = pipeline.name, self._views.rules(pipeline)
             is_due = name in stored and self._is_notification_due(context, pipeline, stored[name], now)
-            yield PipelineSnapshot(pipeline, rules, view, known[name], settled[name].read_again_s, is_due)
+            yield PipelineSnapshot(pipeline, rules, view, known_by_pipeline[name], settled[name].read_again_s, is_due)
 
     def _is_notification_due(
         self, context: NotificationContext, pipeline: StoredPipeline, stored: Sequence[Incident], now: datetime
@@ -165,16 +167,16 @@ class Evaluator:
         runbooks = {pipeline.name: pipeline.definition.spec.alerts.runbook for pipeline in pipelines}
         return incidents.read(connection, runbooks, int(now.timestamp()) - HORIZON_S, locks=locks)
 
-    def _settle(self, snapshot: PipelineSnapshot, known: Mapping[str, Sequence[KnownIncident]]) -> bool:
+    def _settle(self, snapshot: PipelineSnapshot, known_by_rule: Mapping[str, Sequence[KnownIncident]]) -> bool:
         """Note that nothing is to be found in a pipeline until something is new; return whether that is so."""
-        pipeline, rules, view, is_open = snapshot.pipeline, snapshot.rules, snapshot.view, open_rules(known)
+        pipeline, rules, view, is_open = snapshot.pipeline, snapshot.rules, snapshot.view, open_rules(known_by_rule)
         due_s = [rule.due_s(view) for name, rule in rules.items() if name not in is_open]
         due_s.append(self._views.habits_due_s(pipeline))
         if min(due_s) <= view.now_s or not all(is_judged_by_news(rules.get(name)) for name in is_open):
             return False
         settled = SettledPipeline(
             version=pipeline.version,
-            known=known,
+            known=known_by_rule,
             due_s=min(due_s),
             awaited_s=min((rule.target for rule in rules.values() if rule.watches), default=math.inf),
             read_again_s=snapshot.read_again_s,

@@ -47,15 +47,15 @@ class Findings:
         return self.snapshot.rules
 
     def changes(
-        self, known: Mapping[str, Sequence[KnownIncident]], now_s: float
+        self, known_by_rule: Mapping[str, Sequence[KnownIncident]], now_s: float
     ) -> tuple[dict[str, list[Transition]], bool]:
         """Return the changes of these incidents by rule, in order, and whether more are left to the next turn."""
         changes: dict[str, list[Transition]] = {}
         has_more = False
         for name, assessment in self.assessments.items():
-            if not (assessment.breaches or name in known):  # as most are
+            if not (assessment.breaches or name in known_by_rule):  # as most are
                 continue
-            of_rule, is_cut = transitions(self.rules[name], assessment, known.get(name, ()), now_s)
+            of_rule, is_cut = transitions(self.rules[name], assessment, known_by_rule.get(name, ()), now_s)
             has_more |= is_cut
             if of_rule:
                 changes[name] = of_rule
@@ -98,15 +98,19 @@ def assess(snapshot: PipelineSnapshot) -> Findings:
     return Findings(snapshot, assessments, failures)
 
 
-def can_change(known: Mapping[str, Sequence[KnownIncident]], now_s: float) -> bool:
+def can_change(known_by_rule: Mapping[str, Sequence[KnownIncident]], now_s: float) -> bool:
     """Return whether a breach, or its end, can change one of these incidents: it is open, or can be reopened."""
     return any(
         incident.resolved_at_s is None or now_s - incident.resolved_at_s <= REOPEN_S
-        for incidents in known.values()
+        for incidents in known_by_rule.values()
         for incident in incidents
     )
 
 
-def open_rules(known: Mapping[str, Sequence[KnownIncident]]) -> set[str]:
+def open_rules(known_by_rule: Mapping[str, Sequence[KnownIncident]]) -> set[str]:
     """Return the rules of which an incident is open."""
-    return {rule for rule, incidents in known.items() if any(incident.resolved_at_s is None for incident in incidents)}
+    return {
+        rule
+        for rule, incidents in known_by_rule.items()
+        if any(incident.resolved_at_s is None for incident in incidents)
+    }

@@ -53,8 +53,8 @@ class IncidentUpdate:
     def apply(self, findings: Findings, evidence: Mapping[str, Document]) -> bool:
         """Write the changes that the findings make of these incidents, and the breaches that are pending; return
         whether some are left to the next turn. `evidence`: of the incidents that open or change, by rule."""
-        known = incidents.by_rule(self.current)
-        changes, has_more = findings.changes(known, self.now.timestamp())
+        known_by_rule = incidents.by_rule(self.current)
+        changes, has_more = findings.changes(known_by_rule, self.now.timestamp())
         for name, of_rule in changes.items():
             for change in of_rule:
                 self._change(findings, findings.rules[name], change, evidence.get(name))

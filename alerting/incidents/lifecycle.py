@@ -153,9 +153,9 @@ def _brought_up(
 ) -> tuple[dict[int, float | None], tuple[int, ...]]:
     """Return the incident's breaches as of now, by window in order, and the windows that stopped being breaches."""
     others = set(handled) - incident.breaches
-    kept = {start: assessment.breaches.get(start) for start in incident.breaches if start not in assessment.seen}
+    unseen = {start: assessment.breaches.get(start) for start in incident.breaches if start not in assessment.seen}
     current = {start: value for start, value in assessment.breaches.items() if start not in others}
-    breaches = dict(sorted({**kept, **current}.items()))
+    breaches = dict(sorted({**unseen, **current}.items()))
     return breaches, tuple(sorted(incident.breaches - breaches.keys()))
 
 
@@ -168,10 +168,10 @@ def _change(
     pages: bool,
     why: Literal["", "recovered"] = "",
 ) -> Transition:
-    known = [value for value in breaches.values() if value is not None]
-    if incident is not None and len(known) < len(breaches):
-        known.append(incident.worst)  # of windows whose value is no longer known, it is the worst reported so far
-    worst = max(known) if higher_is_worse else min(known)
+    values = [value for value in breaches.values() if value is not None]
+    if incident is not None and len(values) < len(breaches):
+        values.append(incident.worst)  # of windows whose value is no longer known, it is the worst reported so far
+    worst = max(values) if higher_is_worse else min(values)
     value = breaches[max(breaches)]
     return Transition(
         kind,

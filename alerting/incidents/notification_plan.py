@@ -131,21 +131,21 @@ def _further(
     """Yield what to send to a receiver that has the incident, one message at a time: the next evaluation sends the
     rest."""
     receiver, group_key = episode[-1].receiver, episode[-1].group_key
-    known = [row for row in episode if row.action in ("trigger", "update")]
+    notified = [row for row in episode if row.action in ("trigger", "update")]
     since_trigger = episode[max(index for index, row in enumerate(episode) if row.action == "trigger") :]
     triggered_s = (now - max(row.created_at for row in episode if row.action == "trigger")).total_seconds()
     heard_s = (now - episode[-1].created_at).total_seconds()
     if status.is_acknowledged and not any(row.action == "acknowledge" for row in since_trigger):
         yield PlannedNotification(receiver, "acknowledge", "acknowledged", group_key)
-    elif status.withheld is None and is_raised(known[-1].body, status.body):
+    elif status.withheld is None and is_raised(notified[-1].body, status.body):
         yield PlannedNotification(receiver, "trigger", "raised", group_key)
-    elif status.withheld is None and is_news(known[-1].body, status.body):
+    elif status.withheld is None and is_news(notified[-1].body, status.body):
         yield PlannedNotification(receiver, "update", "updated", group_key)
     elif (
         status.withheld is None
         and not status.is_acknowledged
         and destination is not None
-        and all(row.outcome is not None for row in known)  # or all reminders of an outage come at its end
+        and all(row.outcome is not None for row in notified)  # or all reminders of an outage come at its end
         and triggered_s >= destination.repeat_s
     ):
         yield PlannedNotification(receiver, "trigger", "reminder", group_key)
@@ -153,9 +153,9 @@ def _further(
         yield PlannedNotification(receiver, "refresh", "refresh", group_key)
 
 
-def is_raised(known: Document, now: Document) -> bool:
+def is_raised(document: Document, now: Document) -> bool:
     """Return whether the receiver of the one body knows of a ticket that is a page now."""
-    before, after = (body["incident"]["severity"] for body in (known, now))
+    before, after = (body["incident"]["severity"] for body in (document, now))
     return bool(before != "critical" and after == "critical")
 
 
@@ -165,13 +165,13 @@ def is_of_severity(row: SentNotification, severity: str) -> bool:
     return row.action == "resolve" or bool(row.body["incident"]["severity"] == severity)
 
 
-def is_news(known: Document, now: Document) -> bool:
+def is_news(document: Document, now: Document) -> bool:
     """Return whether a receiver of the one body is to get the other: the worst value is 1.5 times as far from the
     target, most of it is at another place, or a window was revised."""
-    before, after = known["breach"], now["breach"]
+    before, after = document["breach"], now["breach"]
     is_worse = abs(after["worst"] - after["target"]) > NEWS_FACTOR * abs(before["worst"] - before["target"])
-    has_notes = not set(now["notes"]) <= set(known["notes"])
-    return is_worse or has_notes or _main_place(known) != _main_place(now)
+    has_notes = not set(now["notes"]) <= set(document["notes"])
+    return is_worse or has_notes or _main_place(document) != _main_place(now)
 
 
 def _main_place(body: Document) -> str | None:

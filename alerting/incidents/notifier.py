@@ -70,24 +70,24 @@ class Notifier:
         self,
         connection: Connection,
         pipeline: StoredPipeline,
-        known: Sequence[Incident],
+        incidents: Sequence[Incident],
         open_rules: Mapping[str, str],
         rules: Mapping[str, Rule],
         now: datetime,
     ) -> None:
         """Queue the notifications due for the pipeline's incidents, in the transaction that changed them. `open_rules`:
-        rules with an open incident, besides those of `known`, and its severity."""
-        context = self.read_context(connection, [pipeline], known, now)
-        for planned in self._planned(context, pipeline, known, open_rules, rules, now):
+        rules with an open incident, besides those of `incidents`, and its severity."""
+        context = self.read_context(connection, [pipeline], incidents, now)
+        for planned in self._planned(context, pipeline, incidents, open_rules, rules, now):
             self._note_withheld(connection, planned.incident, planned.withheld, now)
             self._queue(connection, planned, now)
 
     def read_context(
-        self, connection: Connection, pipelines: Iterable[StoredPipeline], known: Sequence[Incident], now: datetime
+        self, connection: Connection, pipelines: Iterable[StoredPipeline], incidents: Sequence[Incident], now: datetime
     ) -> NotificationContext:
         """Read what the notifications of these incidents of some pipelines depend on."""
-        sent = outbox.notifications_of(connection, [incident.id for incident in known])
-        if not sent and not any(incident.is_open for incident in known):
+        sent = outbox.notifications_of(connection, [incident.id for incident in incidents])
+        if not sent and not any(incident.is_open for incident in incidents):
             return NotificationContext({})
         upstream = {name for pipeline in pipelines for name in pipeline.definition.spec.alerts.upstream}
         return NotificationContext(sent, _silences(connection, now), _blind(connection, upstream) if upstream else ())
@@ -96,19 +96,19 @@ class Notifier:
         self,
         context: NotificationContext,
         pipeline: StoredPipeline,
-        known: Sequence[Incident],
+        incidents: Sequence[Incident],
         rules: Mapping[str, Rule],
         now: datetime,
     ) -> bool:
         """Return whether `notify` would write something of these incidents of a pipeline, which are all it has."""
-        planned = self._planned(context, pipeline, known, {}, rules, now)
+        planned = self._planned(context, pipeline, incidents, {}, rules, now)
         return any(plan.orders or plan.withheld != plan.incident.withheld for plan in planned)
 
     def _planned(
         self,
         context: NotificationContext,
         pipeline: StoredPipeline,
-        known: Sequence[Incident],
+        incidents: Sequence[Incident],
         open_rules: Mapping[str, str],
         rules: Mapping[str, Rule],
         now: datetime,
@@ -117,20 +117,23 @@ class Notifier:
         around = SuppressionContext(
             silences=context.silences,
             maintenance=self.maintenance,
-            open_rules={**open_rules, **{incident.rule: incident.severity for incident in known if incident.is_open}},
+            open_rules={
+                **open_rules,
+                **{incident.rule: incident.severity for incident in incidents if incident.is_open},
+            },
             blind_upstream=_blind_upstream(context, pipeline),
         )
-        for incident, sent in _concerned(context, known):
+        for incident, sent in _concerned(context, incidents):
             rule = rules.get(incident.rule)
             inhibited_by = rule.inhibited_by if rule is not None else ()
             matched = labels_of(incident, labels)
             withheld = suppression_reason(matched, inhibited_by, around, now) if incident.is_open else None
             yield self._plan(incident, sent, labels, withheld, now)
 
-    def notify_deleted(self, connection: Connection, known: Sequence[Incident], now: datetime) -> None:
+    def notify_deleted(self, connection: Connection, incidents: Sequence[Incident], now: datetime) -> None:
         """Queue what is due of a deleted pipeline's incidents, which are over."""
-        context = self.read_context(connection, [], known, now)
-        for incident, sent in _concerned(context, known):
+        context = self.read_context(connection, [], incidents, now)
+        for incident, sent in _concerned(context, incidents):
             self._queue(connection, self._plan(incident, sent, {}, None, now), now)
 
     def _note_withheld(
@@ -167,14 +170,14 @@ class Notifier:
 
 
 def _concerned(
-    context: NotificationContext, known: Iterable[Incident]
+    context: NotificationContext, incidents: Iterable[Incident]
 ) -> list[tuple[Incident, Sequence[SentNotification]]]:
     """Return the incidents that may need notifications, with those sent: open ones, and those whose resolve is not sent
     to every receiver."""
     sent = context.sent
     return [
         (incident, sent.get(incident.id, []))
-        for incident in known
+        for incident in incidents
         if incident.is_open or any(row.action != "resolve" for row in sent.get(incident.id, []))
     ]
 

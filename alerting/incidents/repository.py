@@ -100,13 +100,13 @@ def pipelines_with_open(connection: Connection, among: Iterable[str] | None = No
     return set(connection.execute(query if among is None else query.where(is_any(_table.c.pipeline, among))).scalars())
 
 
-def write(connection: Connection, incident: Incident, change: str, at: datetime, note: str = "") -> None:
+def write(connection: Connection, incident: Incident, change: str, changed_at: datetime, note: str = "") -> None:
     """Upsert the incident's row, and note the change."""
     values = incident.row()
     changed = connection.execute(update(_table).where(_table.c.id == incident.id).values(**values))
     if not changed.rowcount:
         connection.execute(insert(_table).values(**values))
-    note_change(connection, incident, change, at, note=note)
+    note_change(connection, incident, change, changed_at, note=note)
 
 
 def withhold(connection: Connection, incident: uuid.UUID, why: Withheld | None) -> None:

@@ -70,7 +70,7 @@ class Reporting:
             BreachPlace(
                 "node", node, count / len(breached), f"evidence incomplete in {count} of {len(breached)} windows"
             )
-            for node, count in sorted(windows.items(), key=lambda found: -found[1])
+            for node, count in sorted(windows.items(), key=lambda item: -item[1])
         ]
 
     def text(self, value: float) -> str:

@@ -85,15 +85,15 @@ class BurnRate:
     def _burn_rates(self, view: PipelineView, span_s: int, first: int) -> Floats:
         """Return the burn rate of each window from position `first` on, over the span that ends with it; 0 without
         messages."""
-        bad, of = bad_of(self.objective, lambda name: view.windows.sums_over(name, span_s, first))
-        rates: Floats = bad / np.maximum(of, 1) / self.budget
+        bad, total = bad_of(self.objective, lambda name: view.windows.sums_over(name, span_s, first))
+        rates: Floats = bad / np.maximum(total, 1) / self.budget
         return rates
 
     def _known(self, recent: WindowSlice) -> Flags:
         """Return the windows with a known outcome of their messages: not known to be lost is not known to be good."""
         if self.objective == "loss":
-            known: Flags = recent.windows.column("verdict") != UNKNOWN
-            return known
+            is_known: Flags = recent.windows.column("verdict") != UNKNOWN
+            return is_known
         knows: Flags = (recent.windows.column("on_time_of") > 0) | (recent.windows.column("messages") == 0)
         return knows
 

@@ -36,9 +36,9 @@ class WindowSlice:
             news = len(view.windows.starts)
         else:
             news = view.windows.first_at(view.news_from_s) - (n - 1)  # later ones can make up a breach with these
-        seen = max(view.windows.first_at(view.seen_from_s), news)
-        first = max(0, seen - n + 1)
-        return cls(view.windows.since(first), first, seen - first)
+        first_seen = max(view.windows.first_at(view.seen_from_s), news)
+        first = max(0, first_seen - n + 1)
+        return cls(view.windows.since(first), first, first_seen - first)
 
     def assessment(
         self,
@@ -62,16 +62,18 @@ class WindowSlice:
             resolve_after=resolve_after,
             begun=begun,
             tickets=() if tickets is None else frozenset(starts[(breaches & tickets)[self.seen :]].tolist()),
-            texts={} if text is None else {int(starts[at]): text(at + self.seen) for at in made_of.tolist()},
+            texts={}
+            if text is None
+            else {int(starts[position]): text(position + self.seen) for position in made_of.tolist()},
         )
 
 
 def of_last(n: int, counts: Ints | Flags) -> Ints:
     """Return, for each window, the sum over the n windows that end with it."""
     sums = _prefix_sums(counts)
-    of = sums[1:].copy()
-    of[n:] -= sums[1 : max(len(counts) - n, 0) + 1]
-    return of
+    sums_of_n = sums[1:].copy()
+    sums_of_n[n:] -= sums[1 : max(len(counts) - n, 0) + 1]
+    return sums_of_n
 
 
 def making_up(n: int, breaching: Flags, breach_at: Flags) -> Flags:
@@ -79,8 +81,8 @@ def making_up(n: int, breaching: Flags, breach_at: Flags) -> Flags:
     if not breach_at.any():
         return breach_at
     sums = _prefix_sums(breach_at)
-    at = np.arange(len(breach_at))
-    return breaching & (sums[np.minimum(at + n, len(breach_at))] - sums[at] > 0)
+    positions = np.arange(len(breach_at))
+    return breaching & (sums[np.minimum(positions + n, len(breach_at))] - sums[positions] > 0)
 
 
 def _prefix_sums(counts: Ints | Flags) -> Ints:
@@ -109,28 +111,30 @@ class OutOf:
     min_messages: int
     resolve_after: int
 
-    def enough(self, recent: WindowSlice, of: Measure = MESSAGES) -> Flags:
+    def enough(self, recent: WindowSlice, measure: Measure = MESSAGES) -> Flags:
         """Return the windows whose n windows hold enough messages for a judgement."""
-        return of_last(self.of, counts(recent, of)) >= self.min_messages
+        return of_last(self.of, counts(recent, measure)) >= self.min_messages
 
-    def breach_at(self, recent: WindowSlice, breaching: Flags, of: Measure = MESSAGES) -> Flags:
-        return breaching & self.enough(recent, of) & (of_last(self.of, breaching) >= self.breaches)
+    def breach_at(self, recent: WindowSlice, breaching: Flags, measure: Measure = MESSAGES) -> Flags:
+        return breaching & self.enough(recent, measure) & (of_last(self.of, breaching) >= self.breaches)
 
     def begun(self, recent: WindowSlice, breaching: Flags, breaches: Flags, values: Floats) -> PendingBreach | None:
         """Return the breaching ones of the newest windows, where they are too few; None if one of them makes up a
         breach."""
         first = max(recent.seen, len(breaching) - self.of)
-        at = first + np.flatnonzero(breaching[first:])
-        if not 0 < len(at) < self.breaches or breaches[at].any():
+        positions = first + np.flatnonzero(breaching[first:])
+        if not 0 < len(positions) < self.breaches or breaches[positions].any():
             return None
-        starts = recent.windows.starts[at]
-        return PendingBreach(len(at), self.breaches, self.of, int(starts[0]), int(starts[-1]), float(values[at[-1]]))
+        starts = recent.windows.starts[positions]
+        return PendingBreach(
+            len(positions), self.breaches, self.of, int(starts[0]), int(starts[-1]), float(values[positions[-1]])
+        )
 
     def assess(self, recent: WindowSlice, breaching: Flags, values: Floats, good: Flags) -> Assessment:
         """Assess a rule that is nothing but k of n."""
-        found = making_up(self.of, breaching, self.breach_at(recent, breaching))
-        begun = self.begun(recent, breaching, found, values)
-        return recent.assessment(found, values, good, self.resolve_after, begun)
+        made_up = making_up(self.of, breaching, self.breach_at(recent, breaching))
+        begun = self.begun(recent, breaching, made_up, values)
+        return recent.assessment(made_up, values, good, self.resolve_after, begun)
 
 
 def by_the_clock(

@@ -45,15 +45,17 @@ class HabitSeries:
         self.step_s = step_s
         self._first_s = starts[0] if starts else 0
         self._values = np.full((starts[-1] - starts[0]) // step_s + 1 if starts else 0, np.nan)
-        self._values[[(start - self._first_s) // step_s for start in starts]] = [values[at] for at in starts]
+        self._values[[(start - self._first_s) // step_s for start in starts]] = [values[start] for start in starts]
         self._usual: dict[int, tuple[float, float, float]] = {}
         """Median, spread and value a week before of each stretch that was asked for."""
 
     def updated(self, values: Mapping[int, float], from_s: int) -> HabitSeries:
         """Return the series from a moment on with more values."""
-        known = {self._first_s + at * self.step_s: value for at, value in enumerate(self._values.tolist())}
-        kept = {start: value for start, value in known.items() if start >= from_s and not math.isnan(value)}
-        return HabitSeries(self.step_s, {**kept, **values})
+        values_by_start = {
+            self._first_s + index * self.step_s: value for index, value in enumerate(self._values.tolist())
+        }
+        recent = {start: value for start, value in values_by_start.items() if start >= from_s and not math.isnan(value)}
+        return HabitSeries(self.step_s, {**recent, **values})
 
     def usual_at(self, moments_s: Ints) -> UsualValues:
         """Return what is usual at these moments, each judged by its own stretch of the day."""
@@ -61,28 +63,28 @@ class HabitSeries:
         new = [start for start in dict.fromkeys(starts) if start not in self._usual]
         if new:
             self._usual.update(zip(new, self._usual_of(new), strict=True))
-        found = np.array([self._usual[start] for start in starts], np.float64).reshape(len(starts), 3)
-        return UsualValues(found[:, 0], found[:, 1], found[:, 2])
+        usual = np.array([self._usual[start] for start in starts], np.float64).reshape(len(starts), 3)
+        return UsualValues(usual[:, 0], usual[:, 1], usual[:, 2])
 
     def _usual_of(self, starts: list[int]) -> list[tuple[float, float, float]]:
         days = self._days(starts)
-        known = (~np.isnan(days)).sum(axis=1) >= LEAST_DAYS
+        has_enough = (~np.isnan(days)).sum(axis=1) >= LEAST_DAYS
         median, spread = np.full(len(starts), np.nan), np.full(len(starts), np.nan)
-        if known.any():
-            median[known] = np.nanmedian(days[known], axis=1)
-            apart = np.abs(days[known] - median[known][:, np.newaxis])
-            spread[known] = SIGMA_OF_MAD * np.nanmedian(apart, axis=1)
+        if has_enough.any():
+            median[has_enough] = np.nanmedian(days[has_enough], axis=1)
+            apart = np.abs(days[has_enough] - median[has_enough][:, np.newaxis])
+            spread[has_enough] = SIGMA_OF_MAD * np.nanmedian(apart, axis=1)
         return list(zip(median.tolist(), spread.tolist(), days[:, DAYS - 1].tolist(), strict=True))
 
     def lowest_around(self, moments_s: Ints) -> UsualValues:
         """Return what is usual at these moments at the least: in their stretch, the one before and the one after, so
         that nothing hangs on the minute in which a morning begins. The spread is the widest of the three."""
         moments_s = np.asarray(moments_s)
-        here = self.usual_at(moments_s)
+        usual = self.usual_at(moments_s)
         around = [self.usual_at(moments_s - self.step_s), self.usual_at(moments_s + self.step_s)]
-        median, spread, week_ago = here.median, here.spread, here.week_ago
+        median, spread, week_ago = usual.median, usual.spread, usual.week_ago
         for other in around:
-            median = np.where(np.isnan(here.median), np.nan, np.fmin(median, other.median))
+            median = np.where(np.isnan(usual.median), np.nan, np.fmin(median, other.median))
             spread = np.fmax(spread, other.spread)
             week_ago = np.fmin(week_ago, other.week_ago)
         return UsualValues(median, spread, week_ago)
@@ -90,11 +92,11 @@ class HabitSeries:
     def _days(self, starts: list[int]) -> Floats:
         """Return the values of the days before these starts, a row each, yesterday first."""
         days = np.arange(1, DAYS + 1) * DAY_S
-        at = (np.array(starts, np.int64)[:, np.newaxis] - days - self._first_s) // self.step_s
-        is_within = (at >= 0) & (at < len(self._values))
-        found = np.full(at.shape, np.nan)
-        found[is_within] = self._values[at[is_within]]
-        return found
+        indexes = (np.array(starts, np.int64)[:, np.newaxis] - days - self._first_s) // self.step_s
+        is_within = (indexes >= 0) & (indexes < len(self._values))
+        values = np.full(indexes.shape, np.nan)
+        values[is_within] = self._values[indexes[is_within]]
+        return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,20 +72,20 @@ class _JobRule:
         node = self.job.node
         places = (BreachPlace("node", node, None, text),) if node else ()
         minute = view.this_minute_s
-        found = by_the_clock(view, value, True, places)
+        assessment = by_the_clock(view, value, True, places)
         return Assessment(
-            found.seen,
-            found.breaches,
-            found.good,
-            places=found.places,
+            assessment.seen,
+            assessment.breaches,
+            assessment.good,
+            places=assessment.places,
             tickets=(minute,) if is_ticket else (),
             texts={minute: said},
         )
 
     def _hour(self, runs: Sequence[DagRun], to_s: int) -> TimeRange:
         """Return the hour that ends then: that of its run, if it has one."""
-        found = [run.hour for run in runs if run.hour.to_s == to_s]
-        return found[-1] if found else TimeRange(to_s - hour_s(self.job, runs), to_s)
+        hours = [run.hour for run in runs if run.hour.to_s == to_s]
+        return hours[-1] if hours else TimeRange(to_s - hour_s(self.job, runs), to_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +272,9 @@ def job_rules(definition: Definition) -> list[DeadlineMissed | RunFailed | Outpu
         if alerts.deadline is not None and job.deadline is not None:
             rules.append(DeadlineMissed(job, alerts.deadline.severity, job.deadline / 1_000, (failed,)))
         if alerts.output_stale is not None:
-            given = alerts.output_stale.max
-            most_ms = 2 * job.span + (job.deadline or 0) if given is None else given
-            severity, is_given = alerts.output_stale.severity, given is not None
+            limits = alerts.output_stale.max
+            most_ms = 2 * job.span + (job.deadline or 0) if limits is None else limits
+            severity, is_given = alerts.output_stale.severity, limits is not None
             rules.append(OutputStale(job, severity, most_ms / 1_000, (failed, missed), is_given))
         if alerts.run_late is not None:
             late = alerts.run_late

@@ -87,8 +87,8 @@ class OnTime(PlacedRule):
 
     def assess(self, view: PipelineView) -> Assessment:
         recent = WindowSlice.of(view, self.out_of.of)
-        on_time, of = (recent.windows.read(measure) for measure in self.reads)
-        shares = np.where(of > 0, on_time / np.maximum(of, 1), np.nan)
+        on_time, total = (recent.windows.read(measure) for measure in self.reads)
+        shares = np.where(total > 0, on_time / np.maximum(total, 1), np.nan)
         return self.out_of.assess(
             recent, shares < self.target, shares, (shares >= self.target) | _empty(recent, shares)
         )
@@ -98,20 +98,20 @@ class OnTime(PlacedRule):
 
     def text(self, value: float) -> str:
         share, target = fmt.against(fmt.percent, value, self.target)
-        of = "messages" if self.place is None else f"messages due at {self.place}"
-        return f"{share} of {of} within {fmt.duration(self.within_ms)}, target {target}"
+        what = "messages" if self.place is None else f"messages due at {self.place}"
+        return f"{share} of {what} within {fmt.duration(self.within_ms)}, target {target}"
 
 
 def lag_rules(definition: Definition) -> list[LagRule | OnTime]:
     """Return a rule for each place of `lag`. An end-to-end percentile that windows do not hold is judged by the on-time
     share."""
-    found = placed(definition, "lag", own_targets(definition, "lag"))
-    return [_lag_rule(definition, place, settings) for place, settings in found]
+    rules = placed(definition, "lag", own_targets(definition, "lag"))
+    return [_lag_rule(definition, place, settings) for place, settings in rules]
 
 
 def on_time_rules(definition: Definition) -> list[OnTime]:
     alerts, sla = definition.spec.alerts, definition.spec.sla
-    known = {rule.name for rule in (*loss_rules(definition), *lag_rules(definition))}
+    others = {rule.name for rule in (*loss_rules(definition), *lag_rules(definition))}
     rules = []
     for place, settings in placed(definition, "on-time", own_targets(definition, "lag")):
         lag = sla.lag if place is None else sla.lag_at(place.name)
@@ -125,7 +125,7 @@ def on_time_rules(definition: Definition) -> list[OnTime]:
                 within_ms=lag.target,
                 out_of=OutOf(settings.breaches, settings.of, settings.min_messages, alerts.resolve_after),
                 inhibited_by=(
-                    *(name for name in covering if name in known),
+                    *(name for name in covering if name in others),
                     *covered_by(definition, "on-time", place),
                 ),
                 place=place,

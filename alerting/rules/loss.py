@@ -59,19 +59,19 @@ class LossRule(PlacedRule):
 
     def assess(self, view: PipelineView) -> Assessment:
         recent = WindowSlice.of(view, 1 if self.page is None else self.page.of)
-        lost, of = counts(recent, self._lost), counts(recent, self._of)
-        ratios: Floats = lost / np.maximum(of, 1)
+        lost, total = counts(recent, self._lost), counts(recent, self._of)
+        ratios: Floats = lost / np.maximum(total, 1)
         lossy = ratios > self.target
-        good = self._good(recent, lossy, of)
+        good = self._good(recent, lossy, total)
         pages = self._pages(recent, lossy, lost, ratios)
         return recent.assessment(lossy, ratios, good, self.resolve_after, tickets=~pages)
 
-    def _good(self, recent: WindowSlice, lossy: Flags, of: Ints) -> Flags:
+    def _good(self, recent: WindowSlice, lossy: Flags, total: Ints) -> Flags:
         """Return the windows that are known to be good here: also those whose loss is elsewhere alone."""
         verdicts = recent.windows.column("verdict")
         elsewhere = (verdicts == LOSS) & ~lossy
         unsure = counts(recent, self._lost_max) + (recent.windows.column("pending") if self.place is None else 0)
-        good: Flags = np.isin(verdicts, (OK, IDLE)) | (elsewhere & (unsure <= self.target * of))
+        good: Flags = np.isin(verdicts, (OK, IDLE)) | (elsewhere & (unsure <= self.target * total))
         return good & ~lossy
 
     def _pages(self, recent: WindowSlice, lossy: Flags, lost: Ints, ratios: Floats) -> Flags:
@@ -92,11 +92,11 @@ class LossRule(PlacedRule):
 
 def loss_rules(definition: Definition) -> list[LossRule]:
     alerts, sla = definition.spec.alerts, definition.spec.sla
-    found = []
+    rules = []
     for place, settings in placed(definition, "loss", own_targets(definition, "loss")):
         of_place = sla.loss if place is None or place.kind != "destination" else sla.loss_at(place.name)
         target = of_place.max if settings.max is None else settings.max
-        found.append(
+        rules.append(
             LossRule(
                 place=place,
                 severity="warning" if settings.page is None else "critical",
@@ -107,7 +107,7 @@ def loss_rules(definition: Definition) -> list[LossRule]:
                 inhibited_by=covered_by(definition, "loss", place),
             )
         )
-    return found
+    return rules
 
 
 def messages_at(place: Place | None) -> Measure:

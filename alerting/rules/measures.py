@@ -85,86 +85,86 @@ def labels_within(definition: Definition, place: Place | None) -> frozenset[str]
     if place.kind == "side":
         part = graph.side_of(place.name).mask
     else:
-        part = next(there.part for there in graph.destinations if there.name == place.name)
-    return frozenset(found.label for found in graph.places if found.origin & part)
+        part = next(destination.part for destination in graph.destinations if destination.name == place.name)
+    return frozenset(place.label for place in graph.places if place.origin & part)
 
 
-def own_targets(definition: Definition, of: Literal["loss", "lag"]) -> list[Place]:
+def own_targets(definition: Definition, objective: Literal["loss", "lag"]) -> list[Place]:
     """Return the destinations that have a target of their own. Where the graph has several sides, a loss is also that
     of a side, and a lag that of a destination: that of many messages on one side would hide that of few on another."""
-    given, graph = definition.spec.sla.destinations, definition.graph
-    found = [Place("destination", name) for name, sla in given.items() if getattr(sla, of) is not None]
+    targets, graph = definition.spec.sla.destinations, definition.graph
+    places = [Place("destination", name) for name, sla in targets.items() if getattr(sla, objective) is not None]
     if len(graph.sides) == 1:
-        return found
-    if of == "loss":
-        return [*found, *(Place("side", side.name) for side in graph.sides)]
-    return [Place("destination", there.name) for there in graph.destinations]
+        return places
+    if objective == "loss":
+        return [*places, *(Place("side", side.name) for side in graph.sides)]
+    return [Place("destination", destination.name) for destination in graph.destinations]
 
 
 def _of_pipeline(what: What, window: Window) -> float | None:
     if what in ("p50", "p95", "p99"):
         return _number(window.e2e_lag_ms, what)
     if what == "lowest_p50":
-        medians = [there.lag_ms.p50 for there in window.checkpoints]
+        medians = [checkpoint.lag_ms.p50 for checkpoint in window.checkpoints]
         return min((lag for lag in medians if lag is not None), default=None)
     if what in ("lost_min", "lost_max"):
         return _number(window.lost, what.removeprefix("lost_"))
     if what == "duplicates":
-        return max((there.duplicates or 0 for there in window.checkpoints), default=0)
+        return max((checkpoint.duplicates or 0 for checkpoint in window.checkpoints), default=0)
     if what == "corrupted":
-        found = [link.corrupted for link in window.links if link.corrupted is not None]
-        return sum(found) if found else None
+        counts = [link.corrupted for link in window.links if link.corrupted is not None]
+        return sum(counts) if counts else None
     return _number(window, what)
 
 
 def _at_destination(what: What, name: str, window: Window) -> float | None:
-    there = _row(window.destinations, name)
-    if there is None:
+    row = _row(window.destinations, name)
+    if row is None:
         return None
     if what in ("p50", "p95", "p99"):
-        return _number(there.e2e_lag_ms, what)
+        return _number(row.e2e_lag_ms, what)
     if what in ("lost_min", "lost_max"):
-        return _number(there.lost, what.removeprefix("lost_"))
+        return _number(row.lost, what.removeprefix("lost_"))
     if what in ("on_time", "on_time_of"):
-        return there.on_time_of if what == "on_time_of" else on_time_counts(there)[0]
-    return _number(there, what)
+        return row.on_time_of if what == "on_time_of" else on_time_counts(row)[0]
+    return _number(row, what)
 
 
 def _at_side(what: What, name: str, window: Window) -> float | None:
-    there = _row(window.sides, name)
-    if there is None:
+    row = _row(window.sides, name)
+    if row is None:
         return None
     if what in ("lost_min", "lost_max"):
-        return None if there.lost is None else _number(there.lost, what.removeprefix("lost_"))
-    return _number(there, what)
+        return None if row.lost is None else _number(row.lost, what.removeprefix("lost_"))
+    return _number(row, what)
 
 
 def _at_node(what: What, name: str, window: Window) -> float | None:
     if what in _POINT_OF:
         return _beacons(window, _points(what, Place("node", name)))
     if what == "duplicates":
-        own = [there for there in window.checkpoints if node_of(there.name) == name]
-        return max((there.duplicates or 0 for there in own), default=0)
-    there = _row(window.nodes, name)
-    return None if there is None else _lost_or_lag(what, there, "process_duration_p95_ms")
+        own = [checkpoint for checkpoint in window.checkpoints if node_of(checkpoint.name) == name]
+        return max((counts.duplicates or 0 for counts in own), default=0)
+    row = _row(window.nodes, name)
+    return None if row is None else _lost_or_lag(what, row, "process_duration_p95_ms")
 
 
 def _at_link(what: What, name: str, window: Window) -> float | None:
     if what == "messages":
         return _beacons(window, _points(what, Place("link", name)))
-    there = _row(window.links, name)
-    if there is None:
+    row = _row(window.links, name)
+    if row is None:
         return None
-    return _number(there, what) if what == "corrupted" else _lost_or_lag(what, there, "queue_time_p95_ms")
+    return _number(row, what) if what == "corrupted" else _lost_or_lag(what, row, "queue_time_p95_ms")
 
 
 def _at_checkpoint(what: What, name: str, window: Window) -> float | None:
-    there = _row(window.checkpoints, name)
+    row = _row(window.checkpoints, name)
     if what == "messages":
-        return 0 if there is None else there.beacons
+        return 0 if row is None else row.beacons
     if what == "duplicates":
-        return 0 if there is None else there.duplicates or 0
-    return None if there is None else _number(there.lag_ms, what)
+        return 0 if row is None else row.duplicates or 0
+    return None if row is None else _number(row.lag_ms, what)
 
 
 _AT: Final[Mapping[str, Callable[[What, str, Window], float | None]]] = {
@@ -177,10 +177,10 @@ _AT: Final[Mapping[str, Callable[[What, str, Window], float | None]]] = {
 _POINT_OF: Final[Mapping[What, str]] = {"messages": "in", "dead": "dead", "filtered": "filtered"}
 
 
-def _lost_or_lag(what: What, there: NodeCounts | LinkCounts, lag: str) -> float | None:
+def _lost_or_lag(what: What, counts: NodeCounts | LinkCounts, lag: str) -> float | None:
     if what not in ("lost_min", "lost_max"):
-        return _number(there, lag)
-    return None if there.lost is None else _number(there.lost, what.removeprefix("lost_"))
+        return _number(counts, lag)
+    return None if counts.lost is None else _number(counts.lost, what.removeprefix("lost_"))
 
 
 def _points(what: What, place: Place) -> tuple[str, ...]:
@@ -211,6 +211,6 @@ def _row(rows: Iterable[_Row], name: str) -> _Row | None:
     return next((row for row in rows if row.name == name), None)
 
 
-def _number(of: Struct | None, key: str) -> float | None:
-    value = getattr(of, key, None)
+def _number(struct: Struct | None, key: str) -> float | None:
+    value = getattr(struct, key, None)
     return None if value is None else float(value)

@@ -31,26 +31,26 @@ def loss_places(breached: Sequence[Window], within: Collection[str] | None = Non
     return [place(kind, name, count) for (kind, name), count in _worst_first(lost)]
 
 
-def _lost_min(there: NodeCounts | LinkCounts) -> float:
-    return 0.0 if there.lost is None else float(there.lost.min)
+def _lost_min(counts: NodeCounts | LinkCounts) -> float:
+    return 0.0 if counts.lost is None else float(counts.lost.min)
 
 
 def uncertain_places(breached: Sequence[Window], within: Collection[str] | None = None) -> list[BreachPlace]:
     """Return where messages are overdue or perhaps lost, with the evidence that is missing: the account of the node
     whose beacons would show them, or progress of its input past them."""
 
-    def unsure(there: NodeCounts | LinkCounts) -> float:
-        return 0.0 if there.lost is None else float(there.lost.max - there.lost.min)
+    def unsure(counts: NodeCounts | LinkCounts) -> float:
+        return 0.0 if counts.lost is None else float(counts.lost.max - counts.lost.min)
 
-    found = _sums(breached, unsure, unsure, within)
+    sums = _sums(breached, unsure, unsure, within)
     return [
         BreachPlace(
             kind,
             name,
             share,
-            f"{fmt.count(found[kind, name])} overdue or perhaps lost; {_missing_evidence(breached, kind, name)}",
+            f"{fmt.count(sums[kind, name])} overdue or perhaps lost; {_missing_evidence(breached, kind, name)}",
         )
-        for (kind, name), share in shares(found)
+        for (kind, name), share in shares(sums)
     ]
 
 
@@ -60,8 +60,8 @@ def _missing_evidence(breached: Sequence[Window], kind: PlaceKind, name: str) ->
     incomplete = sum(f"evidence:{node}" in window.reasons for window in breached)
     dead = dict.fromkeys(crash.emitter for window in breached for crash in window.crashes if crash.node == node)
     if not incomplete:
-        at = f"{node}.in has" if kind == "link" else f"{node}'s exits have"
-        return f"the account of node {node} is complete, but {at} not come past them"
+        what = f"{node}.in has" if kind == "link" else f"{node}'s exits have"
+        return f"the account of node {node} is complete, but {what} not come past them"
     died = f", where process {next(iter(dead))} died" if dead else ""
     more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
     return f"the account of node {node} is incomplete in {incomplete} of {len(breached)} windows{died}{more}"
@@ -83,8 +83,8 @@ def checkpoint_places(
     """Return the checkpoints by their counts over all these windows."""
     counts: dict[str, float] = {}
     for window in breached:
-        for there in window.checkpoints:
-            counts[there.name] = counts.get(there.name, 0) + count(there)
+        for checkpoint in window.checkpoints:
+            counts[checkpoint.name] = counts.get(checkpoint.name, 0) + count(checkpoint)
     return [
         BreachPlace("checkpoint", name, share, f"{fmt.count(counts[name])} {word}, {fmt.percent(share)} of them")
         for name, share in shares(counts)
@@ -98,7 +98,7 @@ def shares(sums: Mapping[T, float]) -> list[tuple[T, float]]:
 
 
 def _worst_first(sums: Mapping[T, float]) -> list[tuple[T, float]]:
-    return sorted(((key, part) for key, part in sums.items() if part > 0), key=lambda found: -found[1])
+    return sorted(((key, part) for key, part in sums.items() if part > 0), key=lambda item: -item[1])
 
 
 def _sums(
@@ -109,11 +109,13 @@ def _sums(
 ) -> dict[tuple[PlaceKind, str], float]:
     """Sum by place over all these windows, of those with these labels; an unknown value, or one below 0, does not
     count."""
-    found: dict[tuple[PlaceKind, str], float] = {}
+    sums: dict[tuple[PlaceKind, str], float] = {}
     for window in breached:
-        there: list[tuple[PlaceKind, str, float | None]] = [("node", node.name, of_node(node)) for node in window.nodes]
-        there += [("link", link.name, of_link(link)) for link in window.links]
-        for kind, name, value in there:
+        counts: list[tuple[PlaceKind, str, float | None]] = [
+            ("node", node.name, of_node(node)) for node in window.nodes
+        ]
+        counts += [("link", link.name, of_link(link)) for link in window.links]
+        for kind, name, value in counts:
             if within is None or Place(kind, name).label in within or Place("retrier", name).label in within:
-                found[kind, name] = found.get((kind, name), 0.0) + max(value or 0.0, 0.0)
-    return found
+                sums[kind, name] = sums.get((kind, name), 0.0) + max(value or 0.0, 0.0)
+    return sums

@@ -41,21 +41,21 @@ class CorruptionRule(PlacedRule):
         return recent.assessment(corrupted > self.target, corrupted, corrupted <= self.target, self.resolve_after)
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
-        found: dict[str, int] = {}
+        totals: dict[str, int] = {}
         for window in breached:
             for link in window.links:
                 name = link.name
                 if link.corrupted and (self.place is None or self.place.name == name):
-                    found[name] = found.get(name, 0) + link.corrupted
-        whole = sum(found.values())
+                    totals[name] = totals.get(name, 0) + link.corrupted
+        whole = sum(totals.values())
         return [
             BreachPlace("link", name, count / whole, f"{fmt.count(count)} corrupted")
-            for name, count in sorted(found.items(), key=lambda each: -each[1])
+            for name, count in sorted(totals.items(), key=lambda item: -item[1])
         ]
 
     def text(self, value: float) -> str:
-        there = "" if self.place is None else f" on {self.place}"
-        return f"{fmt.counted(int(value), 'message')} corrupted{there} in a minute, limit {fmt.count(int(self.target))}"
+        where = "" if self.place is None else f" on {self.place}"
+        return f"{fmt.counted(int(value), 'message')} corrupted{where} in a minute, limit {fmt.count(int(self.target))}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +68,15 @@ class PendingAge(PlacedRule):
     reads: ClassVar[tuple[Measure, ...]] = ()
 
     def assess(self, view: PipelineView) -> Assessment:
-        waiting = [each for each in view.waiting if self._concerns(each)]
-        age_s = max((view.now_s - each.since_s for each in waiting), default=0.0)
+        waiting = [messages for messages in view.waiting if self._concerns(messages)]
+        age_s = max((view.now_s - messages.since_s for messages in waiting), default=0.0)
         return by_the_clock(view, age_s, age_s > self.target, _places(waiting))
 
     def due_s(self, view: PipelineView) -> float:
-        return min((each.since_s for each in view.waiting if self._concerns(each)), default=math.inf) + self.target
+        return (
+            min((messages.since_s for messages in view.waiting if self._concerns(messages)), default=math.inf)
+            + self.target
+        )
 
     def _concerns(self, waiting: WaitingMessages) -> bool:
         return self.place is None or any(_place_of(label) == self.place for label in waiting.places)
@@ -83,8 +86,8 @@ class PendingAge(PlacedRule):
 
     def text(self, value: float) -> str:
         age, limit = fmt.against(fmt.duration_s, value, self.target)
-        there = "" if self.place is None else f" at {self.place}"
-        return f"a message has been pending{there} for {age}, limit {limit}"
+        where = "" if self.place is None else f" at {self.place}"
+        return f"a message has been pending{where} for {age}, limit {limit}"
 
 
 def _places(waiting: Sequence[WaitingMessages]) -> tuple[BreachPlace, ...]:
@@ -93,10 +96,10 @@ def _places(waiting: Sequence[WaitingMessages]) -> tuple[BreachPlace, ...]:
         for label in each.places:
             if (place := _place_of(label)) is not None:
                 counts[place] = counts.get(place, 0) + each.messages
-    messages = sum(each.messages for each in waiting)
+    messages = sum(messages.messages for messages in waiting)
     return tuple(
         BreachPlace(place.kind, place.name, count / messages, _pending_text(count, messages))
-        for place, count in sorted(counts.items(), key=lambda found: -found[1])
+        for place, count in sorted(counts.items(), key=lambda item: -item[1])
     )
 
 
@@ -141,19 +144,19 @@ class NegativeLag(PlacedRule):
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         lowest: dict[str, float] = {}
         for window in breached:
-            for there in window.checkpoints:
-                lag = there.lag_ms.p50
-                if lag is not None and lag < self.target and (self.place is None or self.place.name == there.name):
-                    lowest[there.name] = min(lag, lowest.get(there.name, 0.0))
+            for checkpoint in window.checkpoints:
+                lag = checkpoint.lag_ms.p50
+                if lag is not None and lag < self.target and (self.place is None or self.place.name == checkpoint.name):
+                    lowest[checkpoint.name] = min(lag, lowest.get(checkpoint.name, 0.0))
         return [
             BreachPlace("checkpoint", name, None, f"median lag {fmt.duration(lag)}")
-            for name, lag in sorted(lowest.items(), key=lambda found: found[1])
+            for name, lag in sorted(lowest.items(), key=lambda item: item[1])
         ]
 
     def text(self, value: float) -> str:
         lag, limit = fmt.against(fmt.duration, value, self.target)
-        of = "a checkpoint" if self.place is None else self.place.name
-        return f"median lag of {of} {lag}, limit {limit}: a clock is wrong"
+        where = "a checkpoint" if self.place is None else self.place.name
+        return f"median lag of {where} {lag}, limit {limit}: a clock is wrong"
 
 
 def quality_rules(definition: Definition) -> list[Rule]:

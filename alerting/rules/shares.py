@@ -37,8 +37,8 @@ class ShareRule(PlacedRule):
 
     @property
     def what(self) -> str:
-        of = "share of dead letters" if self.kind == "dead-letters" else "duplicates per message"
-        return of if self.place is None else f"{of} at {self.place}"
+        ratio = "share of dead letters" if self.kind == "dead-letters" else "duplicates per message"
+        return ratio if self.place is None else f"{ratio} at {self.place}"
 
     @property
     def reads(self) -> Iterable[Measure]:
@@ -55,18 +55,18 @@ class ShareRule(PlacedRule):
     def assess(self, view: PipelineView) -> Assessment:
         n = self.windows + self.out_of.of - 1
         recent = WindowSlice.of(view, n)
-        bad, of = counts(recent, self._bad), counts(recent, self._of)
+        bad, total = counts(recent, self._bad), counts(recent, self._of)
         bad_together = of_last(self.windows, bad)
-        together = bad_together / np.maximum(of_last(self.windows, of), 1)
+        together = bad_together / np.maximum(of_last(self.windows, total), 1)
         above = (together > self.target) & (bad_together >= self.at_least)
-        above &= of_last(n, of) >= self.out_of.min_messages
-        own = bad > self.target * of
+        above &= of_last(n, total) >= self.out_of.min_messages
+        own = bad > self.target * total
         breach_at = own & above & (of_last(self.out_of.of, above) >= self.out_of.breaches)
         return recent.assessment(making_up(n, own, breach_at), together, ~above, self.out_of.resolve_after)
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         if self.kind == "duplicates":
-            places = checkpoint_places(breached, lambda there: there.duplicates or 0, "duplicates")
+            places = checkpoint_places(breached, lambda counts: counts.duplicates or 0, "duplicates")
         else:
             places = checkpoint_places(breached, _dead_letters, "dead letters")
         if self.place is None or self.place.kind == "destination":
@@ -100,5 +100,5 @@ def share_rules(definition: Definition) -> list[ShareRule]:
     return rules
 
 
-def _dead_letters(there: CheckpointCounts) -> int:
-    return int(there.beacons) if there.name.endswith(".dead") else 0
+def _dead_letters(checkpoint_counts: CheckpointCounts) -> int:
+    return int(checkpoint_counts.beacons) if checkpoint_counts.name.endswith(".dead") else 0

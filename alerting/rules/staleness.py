@@ -51,8 +51,8 @@ class Staleness(PlacedRule):
 
     def assess(self, view: PipelineView) -> Assessment:
         newest = dict(self._newest(view))
-        stale = {name: event_age_s(at, view.now_s) for name, at in newest.items()}
-        awaited = {name for name, at in newest.items() if self._awaited_s(view, name, at) > self.target}
+        stale = {name: event_age_s(start_s, view.now_s) for name, start_s in newest.items()}
+        awaited = {name for name, start_s in newest.items() if self._awaited_s(view, name, start_s) > self.target}
         late = sorted(((stale[name], name) for name in awaited if stale[name] > self.target), reverse=True)
         places = tuple(
             BreachPlace("checkpoint", name, None, f"newest event {fmt.duration_s(stale_s)} ago")
@@ -75,9 +75,9 @@ class Staleness(PlacedRule):
     def _newest(self, view: PipelineView) -> Iterator[tuple[str, int]]:
         """Return the newest minute (epoch s) at each checkpoint that has one."""
         for name in self.watches:
-            found = [start for start in (view.windows.newest_live(name), view.newest_s.get(name)) if start is not None]
-            if found:
-                yield name, max(found)
+            starts = [start for start in (view.windows.newest_live(name), view.newest_s.get(name)) if start is not None]
+            if starts:
+                yield name, max(starts)
 
     def _awaited_s(self, view: PipelineView, checkpoint: str, newest_s: int) -> float:
         """Return how long messages of a minute after this one have been waited for, 0 if none come in any more."""
@@ -86,7 +86,7 @@ class Staleness(PlacedRule):
         closed = view.windows.starts[first + due].tolist()
         came_s = view.came_s(self.fed_by[self.watches.index(checkpoint)])
         came = [came_s.get(start, float(start)) for start in closed]
-        came += [at for start, at in came_s.items() if start > newest_s and start >= (view.newest_end_s or 0)]
+        came += [came for start, came in came_s.items() if start > newest_s and start >= (view.newest_end_s or 0)]
         if not came or view.now_s - max(came) - WINDOW_S > self.target:
             return 0.0
         return view.now_s - min(came)
@@ -96,15 +96,15 @@ class Staleness(PlacedRule):
 
     def text(self, value: float) -> str:
         stale, limit = fmt.against(fmt.duration_s, value, self.target)
-        seen = "delivered" if self.place is None else f"at {self.watches[0]}"
-        return f"newest event {seen} {stale} ago while messages come in, limit {limit}"
+        where = "delivered" if self.place is None else f"at {self.watches[0]}"
+        return f"newest event {where} {stale} ago while messages come in, limit {limit}"
 
 
 def staleness_rules(definition: Definition) -> list[Staleness]:
     """Return the rule of the delivery checkpoints, and one of each other that is given a target."""
     graph, sla = definition.graph, definition.spec.sla.staleness
-    given = [Place("checkpoint", name) for name in graph.checkpoints if name in sla.checkpoints]
-    found = placed(definition, "staleness", given)
+    places = [Place("checkpoint", name) for name in graph.checkpoints if name in sla.checkpoints]
+    found = placed(definition, "staleness", places)
     single = {place.name for place, _ in found if place is not None}
     rules = []
     for place, settings in found:

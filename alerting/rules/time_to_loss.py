@@ -39,17 +39,23 @@ class TimeToLoss(PlacedRule):
         return "time until messages are deleted unread" + ("" if self.place is None else f" at {self.place}")
 
     def assess(self, view: PipelineView) -> Assessment:
-        read = [one for one in view.partitions if one.of.node in self.nodes]
+        read = [partition for partition in view.partitions if partition.of.node in self.nodes]
         groups = sorted(self._at_risk(view, read), key=lambda group: group.loss_s)
         if not groups:
-            is_known = any(one.knows_retention or one.is_uncounted for one in read) and all(map(_is_harmless, read))
+            is_known = any(partition.knows_retention or partition.is_uncounted for partition in read) and all(
+                map(_is_harmless, read)
+            )
             return by_the_clock(view, self.target if is_known else None, False)
         texts = [group.words(view.now_s, _utc) for group in groups]
         places = tuple(BreachPlace("node", group.node, None, text) for group, text in zip(groups, texts, strict=True))
         value = 0.0 if any(group.deleted for group in groups) else max(0.0, groups[0].loss_s - view.now_s)
-        found = by_the_clock(view, value, True, places)
+        assessment = by_the_clock(view, value, True, places)
         return Assessment(
-            found.seen, found.breaches, found.good, places=places, texts={view.this_minute_s: "; ".join(texts)}
+            assessment.seen,
+            assessment.breaches,
+            assessment.good,
+            places=places,
+            texts={view.this_minute_s: "; ".join(texts)},
         )
 
     def due_s(self, view: PipelineView) -> float:
@@ -65,11 +71,11 @@ class TimeToLoss(PlacedRule):
     def _at_risk(self, view: PipelineView, read: Iterable[PartitionNow]) -> list[GroupAtRisk]:
         """Return the groups with a partition whose messages are deleted within the target, or were."""
         by_group: dict[tuple[str, str], list[PartitionNow]] = {}
-        for one in read:
-            is_soon = one.loss_ms is not None and one.loss_ms / 1_000 - view.now_s < self.target
-            if is_soon or one.deleted:
-                by_group.setdefault((one.of.node, one.of.group), []).append(one)
-        return [GroupAtRisk.of(found, view.now_s) for found in by_group.values()]
+        for partition in read:
+            is_soon = partition.loss_ms is not None and partition.loss_ms / 1_000 - view.now_s < self.target
+            if is_soon or partition.deleted:
+                by_group.setdefault((partition.of.node, partition.of.group), []).append(partition)
+        return [GroupAtRisk.of(partitions, view.now_s) for partitions in by_group.values()]
 
 
 def time_to_loss_rules(definition: Definition) -> list[TimeToLoss]:
@@ -94,10 +100,10 @@ def time_to_loss_rules(definition: Definition) -> list[TimeToLoss]:
     return rules
 
 
-def _is_harmless(one: PartitionNow) -> bool:
+def _is_harmless(partition: PartitionNow) -> bool:
     """Return whether nothing is at risk for all that is known, or the group keeps up: of a hundred partitions per round
     the record that waits is read, and not of all. Where its commits do not say what waits, nothing is known to."""
-    return one.knows_retention or one.status == "ok" or one.is_uncounted
+    return partition.knows_retention or partition.status == "ok" or partition.is_uncounted
 
 
 def _utc(at_s: float) -> str:

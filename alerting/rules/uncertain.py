@@ -56,20 +56,20 @@ class UncertainLoss(PlacedRule):
     def assess(self, view: PipelineView) -> Assessment:
         recent = WindowSlice.of(view, self.windows)
         certain, most = (counts(recent, bound) for bound in self._bounds)
-        unsure, of = most - certain, counts(recent, messages_at(self.place))
-        together = of_last(self.windows, unsure) / np.maximum(of_last(self.windows, of), 1)
-        own = unsure > self.target * of
-        found = making_up(self.windows, own, own & (together > self.target))
-        good = ~(together > self.target) & _decided(counts(recent, self._pending) > self.target * of)
-        return recent.assessment(found, together, good & ~found, self.resolve_after)
+        unsure, total = most - certain, counts(recent, messages_at(self.place))
+        together = of_last(self.windows, unsure) / np.maximum(of_last(self.windows, total), 1)
+        own = unsure > self.target * total
+        made_up = making_up(self.windows, own, own & (together > self.target))
+        good = ~(together > self.target) & _decided(counts(recent, self._pending) > self.target * total)
+        return recent.assessment(made_up, together, good & ~made_up, self.resolve_after)
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return uncertain_places(breached, self.within)
 
     def text(self, value: float) -> str:
         share, target = fmt.against(fmt.percent, value, self.target)
-        of = "messages" if self.place is None else f"messages at {self.place}"
-        return f"{share} of {of} overdue or perhaps lost over {fmt.duration_s(60 * self.windows)}, target {target}"
+        what = "messages" if self.place is None else f"messages at {self.place}"
+        return f"{share} of {what} overdue or perhaps lost over {fmt.duration_s(60 * self.windows)}, target {target}"
 
 
 def uncertain_loss_rules(definition: Definition) -> list[UncertainLoss]:
@@ -77,10 +77,10 @@ def uncertain_loss_rules(definition: Definition) -> list[UncertainLoss]:
     explained_by = [] if of_pipeline(alerts.loss) is None else ["loss"]
     if alerts.blind is not None:
         explained_by.append("blind/evidence")
-    found = []
+    rules = []
     for place, settings in placed(definition, "uncertain-loss", own_targets(definition, "loss")):
         of_place = sla.loss if place is None or place.kind != "destination" else sla.loss_at(place.name)
-        found.append(
+        rules.append(
             UncertainLoss(
                 place=place,
                 within=labels_within(definition, place),
@@ -91,7 +91,7 @@ def uncertain_loss_rules(definition: Definition) -> list[UncertainLoss]:
                 inhibited_by=(*explained_by, *covered_by(definition, "uncertain-loss", place)),
             )
         )
-    return found
+    return rules
 
 
 def _decided(undecided: Flags) -> Flags:

@@ -69,23 +69,25 @@ class FilteredRule(PlacedRule):
 
     def assess(self, view: PipelineView) -> Assessment:
         recent = WindowSlice.of(view, self.windows)
-        filtered, of = counts(recent, self._filtered), counts(recent, self._of)
-        of_together = of_last(self.windows, of)
+        filtered, total = counts(recent, self._filtered), counts(recent, self._of)
+        of_together = of_last(self.windows, total)
         share = of_last(self.windows, filtered) / np.maximum(of_together, 1)
         usual = view.habits.share(share_name(*self.shares)).usual_at(recent.windows.starts)
         away = share - usual.median
         chance = CHANCE * 0.5 / np.sqrt(np.maximum(of_together * self.sample, 1))
         limit = np.fmax(self.target, np.fmax(SPREADS * usual.spread, chance))
         far = (np.abs(away) > limit) & (of_together > 0)
-        own = np.abs(filtered / np.maximum(of, 1) - usual.median) > self.target
-        found = making_up(self.windows, own & (of > 0), own & far)
+        own = np.abs(filtered / np.maximum(total, 1) - usual.median) > self.target
+        made_up = making_up(self.windows, own & (total > 0), own & far)
         good = ~far & ~np.isnan(away) & (of_together > 0)
 
-        def text(at: int) -> str:
+        def text(position: int) -> str:
             of_all = f"of messages{_at(self.place)} filtered"
-            return f"{fmt.percent(share[at])} {of_all}, usually {fmt.percent(usual.median[at])} at this hour"
+            return (
+                f"{fmt.percent(share[position])} {of_all}, usually {fmt.percent(usual.median[position])} at this hour"
+            )
 
-        return recent.assessment(found, np.abs(away), good & ~found, self.resolve_after, text=text)
+        return recent.assessment(made_up, np.abs(away), good & ~made_up, self.resolve_after, text=text)
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         places = checkpoint_places(breached, _filtered, "filtered")
@@ -130,50 +132,52 @@ class VolumeRule(PlacedRule):
     def _of_pipeline(self, view: PipelineView) -> Assessment:
         """Compare messages per minute, of the windows whose messages are known."""
         recent = WindowSlice.of(view, self.windows)
-        seen = recent.windows.column("evidence") == SEEING
-        messages = recent.windows.column("messages") * seen
-        of = of_last(self.windows, seen)
+        has_evidence = recent.windows.column("evidence") == SEEING
+        messages = recent.windows.column("messages") * has_evidence
+        total = of_last(self.windows, has_evidence)
         together = of_last(self.windows, messages)
-        rate = together / np.maximum(of, 1)
+        rate = together / np.maximum(total, 1)
         usual = view.habits.volume.lowest_around(recent.windows.starts)
         short = usual.median - rate
         low = _is_low(rate, usual, self.target)
         low &= short > SPREADS * usual.spread
-        low &= short * of > CHANCE * np.sqrt(usual.median * of / self.sample)
-        low &= of >= SEEN_OF * self.windows
-        own = seen & (messages < self.target * usual.median)
-        found = making_up(self.windows, own, own & low)
-        known = (rate >= self.target * usual.median) & (of > 0)
+        low &= short * total > CHANCE * np.sqrt(usual.median * total / self.sample)
+        low &= total >= SEEN_OF * self.windows
+        own = has_evidence & (messages < self.target * usual.median)
+        made_up = making_up(self.windows, own, own & low)
+        is_usual = (rate >= self.target * usual.median) & (total > 0)
 
-        def text(at: int) -> str:
-            usually = fmt.count(round(float(usual.median[at] * of[at])))
-            minutes = fmt.duration_s(60 * int(of[at]))
-            return f"{fmt.counted(int(together[at]), 'message')} in {minutes}, usually {usually} at this time"
+        def text(position: int) -> str:
+            usually = fmt.count(round(float(usual.median[position] * total[position])))
+            minutes = fmt.duration_s(60 * int(total[position]))
+            return f"{fmt.counted(int(together[position]), 'message')} in {minutes}, usually {usually} at this time"
 
         values = rate / np.maximum(usual.median, 1e-9)
-        return recent.assessment(found, values, known & ~found, self.resolve_after, text=text)
+        return recent.assessment(made_up, values, is_usual & ~made_up, self.resolve_after, text=text)
 
     def _at_place(self, view: PipelineView) -> Assessment:
         """Compare the place's share of the pipeline's messages."""
         recent = WindowSlice.of(view, self.windows)
-        here, all_ = (counts(recent, measure) for measure in self.shares)
-        of = of_last(self.windows, all_)
-        share = of_last(self.windows, here) / np.maximum(of, 1)
+        own_counts, all_ = (counts(recent, measure) for measure in self.shares)
+        total = of_last(self.windows, all_)
+        share = of_last(self.windows, own_counts) / np.maximum(total, 1)
         usual = view.habits.share(share_name(*self.shares)).usual_at(recent.windows.starts)
         short = usual.median - share
         low = _is_low(share, usual, self.target)
         low &= short > SPREADS * usual.spread
-        low &= short * of > CHANCE * np.sqrt(usual.median * of / self.sample)
-        own = (all_ > 0) & (here < self.target * usual.median * all_)
-        found = making_up(self.windows, own, own & low)
-        known = (share >= self.target * usual.median) & (of > 0)
+        low &= short * total > CHANCE * np.sqrt(usual.median * total / self.sample)
+        own = (all_ > 0) & (own_counts < self.target * usual.median * all_)
+        made_up = making_up(self.windows, own, own & low)
+        is_usual = (share >= self.target * usual.median) & (total > 0)
 
-        def text(at: int) -> str:
-            usually = fmt.percent(usual.median[at])
-            return f"{fmt.percent(share[at])} of the messages come to {self.place}, usually {usually} at this hour"
+        def text(position: int) -> str:
+            usually = fmt.percent(usual.median[position])
+            return (
+                f"{fmt.percent(share[position])} of the messages come to {self.place}, usually {usually} at this hour"
+            )
 
         values = share / np.maximum(usual.median, 1e-9)
-        return recent.assessment(found, values, known & ~found, self.resolve_after, text=text)
+        return recent.assessment(made_up, values, is_usual & ~made_up, self.resolve_after, text=text)
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return [] if self.place is None else [BreachPlace(self.place.kind, self.place.name, None, self.what)]
@@ -202,9 +206,9 @@ def unusual_rules(definition: Definition) -> list[FilteredRule | VolumeRule]:
     return rules
 
 
-def share_name(what: Measure, of: Measure) -> str:
+def share_name(what: Measure, measure: Measure) -> str:
     """Return the name of a share among habits."""
-    return f"{what.name} / {of.name}"
+    return f"{what.name} / {measure.name}"
 
 
 def _at(place: Place | None) -> str:
@@ -219,5 +223,5 @@ def _is_low(value: Floats, usual: UsualValues, below: float) -> Flags:
     return low
 
 
-def _filtered(there: CheckpointCounts) -> int:
-    return int(there.beacons) if there.name.endswith(".filtered") else 0
+def _filtered(checkpoint_counts: CheckpointCounts) -> int:
+    return int(checkpoint_counts.beacons) if checkpoint_counts.name.endswith(".filtered") else 0

@@ -60,8 +60,8 @@ class PipelineView:
         """Return the minutes with messages at any of these sources, and when the first of these came in."""
         came: dict[int, float] = {}
         for source in sources:
-            for start, at in self.came_from_s.get(source, {}).items():
-                came[start] = min(at, came.get(start, at))
+            for start, came_s in self.came_from_s.get(source, {}).items():
+                came[start] = min(came_s, came.get(start, came_s))
         return came
 
     @property

@@ -88,8 +88,8 @@ class Windows:
         """Return a measure by window, nan where a window has none."""
         if measure.name in _NAMES:
             return self.rows[measure.name].astype(np.float64)
-        found: Floats = self.rows["measures"][:, self.measured.index(measure.name)]
-        return found
+        measures: Floats = self.rows["measures"][:, self.measured.index(measure.name)]
+        return measures
 
     def live(self, checkpoint: str) -> Flags:
         """Return the windows in which a watched checkpoint has live beacons."""
@@ -107,8 +107,8 @@ class Windows:
 
     def newest_live(self, checkpoint: str) -> int | None:
         """Return the start (epoch s) of the newest window in which a watched checkpoint has live beacons."""
-        found = self.starts[self.live(checkpoint)]
-        return int(found[-1]) if len(found) else self._live_before.get(checkpoint)
+        starts = self.starts[self.live(checkpoint)]
+        return int(starts[-1]) if len(starts) else self._live_before.get(checkpoint)
 
     def sums_over(self, name: str, span_s: int, first: int) -> Ints:
         """Return, for each window from position `first` on, the sum of a column of `COUNTED` over the span that ends
@@ -205,8 +205,8 @@ class WindowReader:
         """Return the row of a closed window."""
         on_time, on_time_of = on_time_counts(window)
         due = DueMessages.of(window)
-        active = {there.name for there in window.sources if there.messages}
-        live = {there.name for there in window.checkpoints if there.beacons}
+        active = {source.name for source in window.sources if source.messages}
+        live = {checkpoint.name for checkpoint in window.checkpoints if checkpoint.beacons}
         return (
             start_s,
             VERDICTS[window.verdict or "unknown"],
@@ -245,7 +245,7 @@ def _due_at(graph: Graph, checkpoint: str) -> str | None:
     bit = graph.mask([checkpoint])
     if len(graph.destinations) == 1:
         return None
-    return next((there.name for there in graph.destinations if bit & there.part), None)
+    return next((destination.name for destination in graph.destinations if bit & destination.part), None)
 
 
 def _fed_by(graph: Graph, checkpoint: str) -> frozenset[str] | None:

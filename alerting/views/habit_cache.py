@@ -79,27 +79,33 @@ class HabitCache:
                 volume = volume.updated(read_volume(connection, self._name, from_s, to_s), to_s - KEPT_S)
             if shares:
                 read = read_shares(connection, self._name, self._shares, from_s, to_s)
-                shares = {name: known.updated(read[name], to_s - KEPT_S) for name, known in shares.items()}
+                shares = {
+                    name: usual_shares.updated(read[name], to_s - KEPT_S) for name, usual_shares in shares.items()
+                }
             self._hour, self._habits = hour, Habits(volume, shares)
         return self._habits
 
 
 def habits_of(quarters: Mapping[int, float], hours: Mapping[str, Mapping[int, float]]) -> Habits:
     """Return habits of messages per minute by quarter of an hour, and of shares by hour."""
-    return Habits(HabitSeries(QUARTER_S, quarters), {name: HabitSeries(HOUR_S, found) for name, found in hours.items()})
+    return Habits(
+        HabitSeries(QUARTER_S, quarters), {name: HabitSeries(HOUR_S, values) for name, values in hours.items()}
+    )
 
 
 def read_volume(connection: Connection, pipeline: str, from_s: int, to_s: int) -> dict[int, float]:
     """Read messages per minute of each quarter of an hour with from <= start < to of which most minutes are closed."""
     row = _WINDOW.c
-    asked = (
+    query = (
         select(_QUARTER.label("quarter"), func.sum(row.messages), func.count())
         .where(row.pipeline == pipeline, row.window_start >= from_s, row.window_start < to_s)
         .group_by(_QUARTER)
     )
     least = LEAST_OF * QUARTER_S / WINDOW_S
-    found = connection.execute(asked)
-    return {int(at) * QUARTER_S: float(messages) / windows for at, messages, windows in found if windows >= least}
+    rows = connection.execute(query)
+    return {
+        int(start_s) * QUARTER_S: float(messages) / windows for start_s, messages, windows in rows if windows >= least
+    }
 
 
 def read_shares(
@@ -109,27 +115,27 @@ def read_shares(
     row = _ROLLUP.c
     is_placed = any(measure.place is not None for pair in shares.values() for measure in pair)
     packed = row.packed if is_placed else func.substring(row.packed, 1, COUNTS_BYTES)
-    asked = select(row.start, packed).where(
+    query = select(row.start, packed).where(
         row.pipeline == pipeline,
         row.period == "hour",
         row.start >= from_s,
         row.start < to_s,
         row.windows >= int(LEAST_OF * HOUR_S / WINDOW_S),
     )
-    found: dict[str, dict[int, float]] = {name: {} for name in shares}
-    for start, packed_counts in connection.execute(asked):
+    shares_by_name: dict[str, dict[int, float]] = {name: {} for name in shares}
+    for start, packed_counts in connection.execute(query):
         read = partial(Rollup.unpack_counts if is_placed else Rollup.unpack_beginning, packed_counts)
         rollup = unpack("rollup", pipeline, f"hour/{start}", read)
         if rollup is None:
             continue
-        for name, (what, of) in shares.items():
-            value = share_in(rollup, what, of)
+        for name, (what, total) in shares.items():
+            value = share_in(rollup, what, total)
             if value is not None:
-                found[name][start] = value
-    return found
+                shares_by_name[name][start] = value
+    return shares_by_name
 
 
-def share_in(rollup: Rollup, what: Measure, of: Measure) -> float | None:
+def share_in(rollup: Rollup, what: Measure, measure: Measure) -> float | None:
     """Return a share in the counts of a roll-up; None if it is of too few messages."""
-    messages = of.total(rollup)
+    messages = measure.total(rollup)
     return None if messages < LEAST_MESSAGES else what.total(rollup) / messages

@@ -36,11 +36,11 @@ def write(connection: Connection, judged: Iterable[tuple[StoredPipeline, JudgedW
         {
             "pipeline": pipeline.name,
             "version": pipeline.version,
-            "judged_to": one.to_s,
-            "digests": one.digests.astype("<i8").tobytes(),
-            "live": dict(one.live),
+            "judged_to": judged_of.to_s,
+            "digests": judged_of.digests.astype("<i8").tobytes(),
+            "live": dict(judged_of.live),
         }
-        for pipeline, one in sorted(judged, key=lambda each: each[0].name)
+        for pipeline, judged_of in sorted(judged, key=lambda item: item[0].name)
     ]
     stored = insert(_table)
     changed = {name: stored.excluded[name] for name in ("version", "judged_to", "digests", "live")}

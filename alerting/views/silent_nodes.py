@@ -22,10 +22,10 @@ def read_reported_s(connection: Connection, pipelines: Collection[str]) -> dict[
         .where(is_any(EmitterRow.pipeline, pipelines))
         .group_by(EmitterRow.pipeline, EmitterRow.node)
     )
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+    reported_s: dict[str, dict[str, float]] = defaultdict(dict)
     for pipeline, node, appended_at in rows:
-        found[pipeline][node] = appended_at / 1_000
-    return found
+        reported_s[pipeline][node] = appended_at / 1_000
+    return reported_s
 
 
 def read_expected(connection: Connection, pipelines: Collection[str], now_s: float) -> dict[str, frozenset[str]]:

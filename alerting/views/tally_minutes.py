@@ -58,11 +58,11 @@ class Minutes:
             if at_s < self._came.get(pipeline, math.inf):
                 self._came[pipeline] = at_s
         for key, minutes in found.items():
-            known = self._minutes.get(key, _NONE)
-            new = [minute for minute in minutes if minute[0] not in known[:, 0]]  # what was read first was known first
+            before = self._minutes.get(key, _NONE)
+            new = [minute for minute in minutes if minute[0] not in before[:, 0]]  # what was read first was known first
             if new:
-                known = np.concatenate([known, new])
-                self._minutes[key] = known[known[:, 0] >= self._newest[key] - _KEPT_S]
+                before = np.concatenate([before, new])
+                self._minutes[key] = before[before[:, 0] >= self._newest[key] - _KEPT_S]
         self._basis = basis
 
     def take_came(self) -> dict[str, float]:
@@ -73,8 +73,8 @@ class Minutes:
 
     def newest_s(self, pipeline: str, checkpoints: Collection[str]) -> dict[str, int]:
         """Return the newest minute of each of these checkpoints that has one."""
-        known = {name: self._newest.get((pipeline, name)) for name in checkpoints}
-        return {name: start for name, start in known.items() if start is not None}
+        newest = {name: self._newest.get((pipeline, name)) for name in checkpoints}
+        return {name: start for name, start in newest.items() if start is not None}
 
     def came_s(self, pipeline: str, node: str) -> dict[int, float]:
         """Return the minutes in which messages came in at a node, as far as they are kept, each with the moment at

@@ -52,22 +52,22 @@ class ViewCache:
     def view(self, pipeline: StoredPipeline, now_s: float, *, follows: bool = False) -> PipelineView:
         """Return the view of a pipeline as of one moment, out of one snapshot of the database. It need not hold what
         was judged before; `follows`: by another alerter, while this one looks."""
-        name, kept, jobs = pipeline.name, self._of(pipeline), pipeline.definition.spec.jobs
+        name, cached, jobs = pipeline.name, self._of(pipeline), pipeline.definition.spec.jobs
         with self._engine.begin() as connection:
-            if follows or not kept.stored.has_read:
+            if follows or not cached.stored.has_read:
                 judged = judged_windows.read(connection, pipeline)
                 if judged is not None:
-                    kept.stored.restore(judged)
-            kept.stored.refresh(connection, int(now_s) - HORIZON_S)
+                    cached.stored.restore(judged)
+            cached.stored.refresh(connection, int(now_s) - HORIZON_S)
             self._minutes.refresh(connection, now_s)
             return self._view(
                 connection,
                 pipeline,
                 now_s,
                 reported_s=read_reported_s(connection, [name]).get(name, {}),
-                expected=read_expected(connection, [name], now_s).get(name, frozenset()) & kept.nodes,
+                expected=read_expected(connection, [name], now_s).get(name, frozenset()) & cached.nodes,
                 runs=read_runs_by(connection, name, jobs, now_s - RUNS_S, limit=MAX_RUNS * len(jobs)),
-                partitions=_partitions(connection, name, kept.rules.values(), now_s),
+                partitions=_partitions(connection, name, cached.rules.values(), now_s),
             )
 
     def news(
@@ -87,11 +87,11 @@ class ViewCache:
             named = {pipeline.name: closed[pipeline.name] for pipeline in pipelines if pipeline.name in closed}
             rows = read_named(connection, named)
             for pipeline in pipelines:
-                kept = self._of(pipeline)
-                news_from_s = kept.stored.take(rows.get(pipeline.name, ()), int(now_s) - HORIZON_S)
+                cached = self._of(pipeline)
+                news_from_s = cached.stored.take(rows.get(pipeline.name, ()), int(now_s) - HORIZON_S)
                 if news_from_s > -math.inf:
                     has_news = pipeline.name in changeable and news_from_s < math.inf
-                    if has_news or kept.habits.due_s <= now_s:
+                    if has_news or cached.habits.due_s <= now_s:
                         news_from_s = -math.inf
                     views.append((pipeline, self._view(connection, pipeline, now_s, news_from_s=news_from_s)))
         return views
@@ -106,20 +106,20 @@ class ViewCache:
 
     def _view(self, connection: Connection, pipeline: StoredPipeline, now_s: float, **more: Any) -> PipelineView:
         self._since_s = now_s if self._since_s is None else self._since_s
-        kept = self._of(pipeline)
-        seen_from_s = max(int(now_s) - HORIZON_S, kept.stored.judged.to_s)
-        windows, newest_s = kept.stored.windows, kept.stored.newest_s
+        cached = self._of(pipeline)
+        seen_from_s = max(int(now_s) - HORIZON_S, cached.stored.judged.to_s)
+        windows, newest_s = cached.stored.windows, cached.stored.newest_s
         return PipelineView(
             definition=pipeline.definition,
             now_s=now_s,
             windows=windows,
             seen_from_s=seen_from_s,
             newest_end_s=None if newest_s is None else newest_s + WINDOW_S,
-            newest_s=self._minutes.newest_s(pipeline.name, kept.watched),
-            came_from_s={source: self._minutes.came_s(pipeline.name, source) for source in kept.sources},
+            newest_s=self._minutes.newest_s(pipeline.name, cached.watched),
+            came_from_s={source: self._minutes.came_s(pipeline.name, source) for source in cached.sources},
             waiting=_waiting(connection, pipeline.definition, windows, seen_from_s),
             watched_since_s=self._since_s,
-            habits=kept.habits.refreshed(connection, now_s),
+            habits=cached.habits.refreshed(connection, now_s),
             **more,
         )
 
@@ -139,20 +139,20 @@ class ViewCache:
         return self._of(pipeline).habits.due_s
 
     def _of(self, pipeline: StoredPipeline) -> _Kept:
-        kept = self._kept.get(pipeline.name)
-        if kept is None or kept.version != pipeline.version:
-            kept = self._kept[pipeline.name] = _Kept(pipeline, self._engine)
-        return kept
+        cached = self._kept.get(pipeline.name)
+        if cached is None or cached.version != pipeline.version:
+            cached = self._kept[pipeline.name] = _Kept(pipeline, self._engine)
+        return cached
 
     def has_read(self, pipeline: StoredPipeline) -> bool:
         """Return whether a view of this version needs to read only what changed."""
-        kept = self._kept.get(pipeline.name)
-        return kept is not None and kept.version == pipeline.version and kept.stored.has_read
+        cached = self._kept.get(pipeline.name)
+        return cached is not None and cached.version == pipeline.version and cached.stored.has_read
 
-    def forget(self, known: Iterable[str]) -> None:
+    def forget(self, names_to_keep: Iterable[str]) -> None:
         """Forget all other pipelines."""
-        names = set(known)
-        self._kept = {name: kept for name, kept in self._kept.items() if name in names}
+        names = set(names_to_keep)
+        self._kept = {name: cached for name, cached in self._kept.items() if name in names}
 
 
 def _partitions(connection: Connection, pipeline: str, rules: Iterable[Rule], now_s: float) -> Sequence[PartitionNow]:
@@ -171,9 +171,9 @@ def _waiting(
     if not starts:
         return ()
     row = MissingMessageRow
-    found = connection.execute(
+    rows = connection.execute(
         select(row.places, func.count(), func.min(row.last_seen_ms))
         .where(row.pipeline == definition.name, row.window_start.in_(starts), row.kind == "pending")
         .group_by(row.places)
     )
-    return tuple(WaitingMessages(tuple(places), messages, since_ms / 1_000) for places, messages, since_ms in found)
+    return tuple(WaitingMessages(tuple(places), messages, since_ms / 1_000) for places, messages, since_ms in rows)

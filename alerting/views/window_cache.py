@@ -133,8 +133,8 @@ class StoredWindows:
         return first_s
 
     def _knows(self, row: Row[Any]) -> bool:
-        at = int(self._stamps[:, 0].searchsorted(row.window_start))
-        return bool(self._stamps[at : at + 1].tolist() == [[row.window_start, *_stamp(row)]])
+        index = int(self._stamps[:, 0].searchsorted(row.window_start))
+        return bool(self._stamps[index : index + 1].tolist() == [[row.window_start, *_stamp(row)]])
 
     def settle(self, now_s: float) -> bool:
         """Note that there is nothing to be found in the windows as they are, and forget those that no later one needs;
@@ -163,7 +163,9 @@ class StoredWindows:
         digests = np.concatenate([before.digests[before.digests[:, 0] >= first_hour], new])
         gone = self._reader.of_rows(self._rows[self._rows["start"] < to_s - CONTEXT_S], live_before=before.live)
         live_s = {name: gone.newest_live(name) for name in gone.watched}
-        live = {name: at for name, at in live_s.items() if at is not None and at >= to_s - HORIZON_S}
+        live = {
+            name: start_s for name, start_s in live_s.items() if start_s is not None and start_s >= to_s - HORIZON_S
+        }
         self._forget_before(JudgedWindows(to_s, digests, live))
         return True
 
@@ -183,22 +185,22 @@ class StoredWindows:
     def _read(self, connection: Connection) -> None:
         """Read the windows after those that were judged, and their context: documents of changed ones only."""
         within = self._within(self._judged.to_s - CONTEXT_S)
-        asked = select(_WINDOW.c.window_start, *_STAMP).where(within).order_by(_WINDOW.c.window_start)
-        stamps = _numbers(connection.execute(asked), 4)
+        query = select(_WINDOW.c.window_start, *_STAMP).where(within).order_by(_WINDOW.c.window_start)
+        stamps = _numbers(connection.execute(query), 4)
         before = set(map(tuple, self._stamps.tolist()))
         are_new = [stamp not in before for stamp in map(tuple, stamps.tolist())]
-        kept = stamps[np.invert(are_new), 0] if len(stamps) else ()
-        wanted = stamps[are_new & (stamps[:, 3] == 0), 0].tolist() if len(stamps) else []
+        unchanged = stamps[np.invert(are_new), 0] if len(stamps) else ()
+        changed = stamps[are_new & (stamps[:, 3] == 0), 0].tolist() if len(stamps) else []
         read = []
-        if wanted:
+        if changed:
             within = and_(
-                self._within(wanted[0], wanted[-1] + 1),
-                _WINDOW.c.window_start == any_(literal(wanted, ARRAY(BigInteger))),
+                self._within(changed[0], changed[-1] + 1),
+                _WINDOW.c.window_start == any_(literal(changed, ARRAY(BigInteger))),
             )
             documents = connection.execute(select(_WINDOW.c.window_start, _WINDOW.c.document).where(within))
             read = self._read_rows((start, document) for start, document in documents)
-        rows = self._rows[np.isin(self._rows["start"], kept)]
-        self._rows = _merged(rows, rows["start"], self._reader.rows(sorted(read, key=lambda row: row[0])), wanted)
+        rows = self._rows[np.isin(self._rows["start"], unchanged)]
+        self._rows = _merged(rows, rows["start"], self._reader.rows(sorted(read, key=lambda row: row[0])), changed)
         self._stamps = stamps
 
     def _read_rows(self, documents: Iterable[tuple[int, bytes]]) -> list[tuple[Any, ...]]:
@@ -211,9 +213,9 @@ class StoredWindows:
         columns = [_WINDOW.c[name] for name in ("window_start", *COUNTED)]
         first_s = max(from_s, first_needed_s(self._judged.to_s))
         within = self._within(int(first_s), self._judged.to_s - CONTEXT_S)
-        asked = select(*columns).where(within, ~_WINDOW.c.history).order_by(_WINDOW.c.window_start)
-        found = _numbers(connection.execute(asked), len(columns)).T
-        return EarlierCounts(found[0].copy(), _compact(found[1:]), from_s, self._read_all_counts)
+        query = select(*columns).where(within, ~_WINDOW.c.history).order_by(_WINDOW.c.window_start)
+        counts = _numbers(connection.execute(query), len(columns)).T
+        return EarlierCounts(counts[0].copy(), _compact(counts[1:]), from_s, self._read_all_counts)
 
     def _read_all_counts(self) -> EarlierCounts:
         with self._engine.begin() as connection:
@@ -232,17 +234,17 @@ def first_needed_s(seen_from_s: int) -> int:
 
 def read_named(connection: Connection, named: Mapping[str, Collection[int]]) -> dict[str, list[Row[Any]]]:
     """Return the rows of these windows of many pipelines, oldest first, with their documents."""
-    found: dict[str, list[Row[Any]]] = {}
+    rows_by_pipeline: dict[str, list[Row[Any]]] = {}
     columns: tuple[Any, ...] = (_WINDOW.c.pipeline, _WINDOW.c.window_start, *_STAMP, _WINDOW.c.document)
     for row in connection.execute(select(*columns).where(*_are_named(named)).order_by(_WINDOW.c.window_start)):
-        found.setdefault(row.pipeline, []).append(row)
-    return found
+        rows_by_pipeline.setdefault(row.pipeline, []).append(row)
+    return rows_by_pipeline
 
 
 def read_lossy(connection: Connection, named: Mapping[str, Collection[int]]) -> list[str]:
     """Return the pipelines of which one of these windows is lossy."""
-    found = select(_WINDOW.c.pipeline).distinct().where(*_are_named(named), _WINDOW.c.verdict == "loss")
-    return list(connection.execute(found).scalars())
+    query = select(_WINDOW.c.pipeline).distinct().where(*_are_named(named), _WINDOW.c.verdict == "loss")
+    return list(connection.execute(query).scalars())
 
 
 def _are_named(named: Mapping[str, Collection[int]]) -> tuple[ColumnElement[bool], ...]:
@@ -273,12 +275,12 @@ def _merged(before: Any, before_starts: Ints, new: Any, starts: Collection[int])
     first."""
     if not len(before) or not starts or min(starts) > before_starts[-1]:
         return np.concatenate([before, new])
-    kept = before[~np.isin(before_starts, list(starts))]
-    merged = np.concatenate([kept, new])
+    unchanged = before[~np.isin(before_starts, list(starts))]
+    merged = np.concatenate([unchanged, new])
     return merged[np.argsort(merged["start"] if merged.dtype.names else merged[:, 0], kind="stable")]
 
 
 def _compact(counts: Any) -> np.ndarray[Any, Any]:
     """Return the rows of counts in the narrowest type that holds them."""
-    found = np.array(counts, np.int64)
-    return found.astype(np.min_scalar_type(int(found.max(initial=0))))
+    array = np.array(counts, np.int64)
+    return array.astype(np.min_scalar_type(int(array.max(initial=0))))

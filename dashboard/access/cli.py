@@ -43,17 +43,19 @@ def check(
 ) -> None:
     """Check an access file, and show which pipelines each team sees now, and its members."""
     settings = Settings.load(access_file=file, data_dir=data_dir)
-    found = load_access(settings)
-    if found is None:
+    access = load_access(settings)
+    if access is None:
         raise NoAccessFile
     with open_store(settings) as store, store.engine.connect() as connection:
         labels, names = pipeline_labels(connection), store.names()
     own = {name: labels[name] for name in names if name in labels}
     table = Table("team", "role", "message ids", "members", "matchers", "pipelines", box=None)
-    for team in found.teams:
-        seen = ", ".join(sorted(reach(team.pipelines, own))) or "none"
+    for team in access.teams:
+        pipelines = ", ".join(sorted(reach(team.pipelines, own))) or "none"
         matchers = ", ".join(map(str, team.pipelines))
-        table.add_row(team.name, team.role, "shown" if team.ids == "show" else "hidden", _members(team), matchers, seen)
+        table.add_row(
+            team.name, team.role, "shown" if team.ids == "show" else "hidden", _members(team), matchers, pipelines
+        )
     out().print(table)
 
 

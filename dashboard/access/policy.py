@@ -53,9 +53,9 @@ class AccessFile(Strict):
     def _names_are_given_once(self) -> AccessFile:
         names = [team.name for team in self.teams]
         refuse(
-            (("teams", at, "name"), f"expected each team once, found {name} twice")
-            for at, name in enumerate(names)
-            if name in names[:at]
+            (("teams", index, "name"), f"expected each team once, found {name} twice")
+            for index, name in enumerate(names)
+            if name in names[:index]
         )
         return self
 

@@ -56,12 +56,12 @@ class ScopedStore(Store):
     def may_see_ids(self, pipeline: str) -> bool:
         return asking().grants.may_see_ids(pipeline)
 
-    def look_at_ids(self, look: audit.Look, pipeline: str, of: str) -> None:
+    def look_at_ids(self, look: audit.Look, pipeline: str, what: str) -> None:
         """Note the look in the audit trail. Raises IdsHidden."""
         person = asking()
         if not person.grants.may_see_ids(pipeline):
             raise IdsHidden(name=person.name, pipeline=pipeline)
-        audit.note_look(self._whole.engine, look, pipeline, of)
+        audit.note_look(self._whole.engine, look, pipeline, what)
 
     def close(self) -> None:
         self._whole.close()
@@ -90,12 +90,12 @@ def scoped(statement: str, parameters: dict[str, Any], grants: Grants) -> tuple[
         raise ValueError(f"expected a SELECT, found {statement[:40]!r}: what is scoped is read only")
     words = set(_WORD.findall(statement))
     named = sorted(words & Base.metadata.tables.keys())
-    instead = {name: found for name in named if (found := _rows(name, grants)) is not None}
+    instead = {name: query for name in named if (query := _rows(name, grants)) is not None}
     if not instead:
         return statement, parameters
-    shadows = ", ".join(f'"{name}" AS NOT MATERIALIZED ({found})' for name, found in instead.items())
-    given = {"sees": grants.sees, "acts": grants.acts, "ids": grants.ids}
-    more = {f"lagloss_{name}": sorted(those) for name, those in given.items() if those is not None}
+    shadows = ", ".join(f'"{name}" AS NOT MATERIALIZED ({query})' for name, query in instead.items())
+    rights = {"sees": grants.sees, "acts": grants.acts, "ids": grants.ids}
+    more = {f"lagloss_{name}": sorted(those) for name, those in rights.items() if those is not None}
     return f"WITH {shadows} {statement}", {**parameters, **more}
 
 
@@ -112,12 +112,12 @@ def _rows(name: str, grants: Grants) -> str | None:
     if name == "incident":
         return _select(name, _among("sees", grants.sees), detail=_detail(grants))
     if name in _OF_INCIDENTS:
-        seen = _among("sees", grants.sees)
-        of_seen = seen and f"incident_id IN (SELECT id FROM incident WHERE {seen})"
+        visible = _among("sees", grants.sees)
+        of_seen = visible and f"incident_id IN (SELECT id FROM incident WHERE {visible})"
         return _select(name, of_seen, **({"body": "'{}'::jsonb"} if name == "outbox" else {}))
     if name in _OF_TAPS:
-        seen = _among("sees", grants.sees)
-        return _select(name, seen and f"emitter IN (SELECT emitter FROM tap WHERE {seen})")
+        visible = _among("sees", grants.sees)
+        return _select(name, visible and f"emitter IN (SELECT emitter FROM tap WHERE {visible})")
     if name in _OWNER or "pipeline" in columns:
         return _select(name, _among("sees", grants.sees, _OWNER.get(name, "pipeline")))
     return _select(name, _all_or_none(grants.sees))

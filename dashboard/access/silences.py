@@ -36,13 +36,13 @@ def read_silences(store: Store) -> list[HeldSilence]:
     return [seen for held in found if (seen := _seen(held, sees, labels)) is not None]
 
 
-def _seen(held: HeldSilence, grants: Grants, labels: Labels) -> HeldSilence | None:
-    reached = reach(held.matchers, labels)
+def _seen(held_silence: HeldSilence, grants: Grants, labels: Labels) -> HeldSilence | None:
+    reached = reach(held_silence.matchers, labels)
     if not any(map(grants.may_see, reached)):
         return None
     if all(map(grants.may_see, reached)):
-        return held
-    return HeldSilence(replace(held.silence, matchers=[BEYOND]), held.matchers)
+        return held_silence
+    return HeldSilence(replace(held_silence.silence, matchers=[BEYOND]), held_silence.matchers)
 
 
 def limited(store: Store, matchers: Sequence[str]) -> list[str]:
@@ -77,10 +77,10 @@ def require_whole(store: Store, silence_id: str) -> None:
     person = require_operator()
     if person.grants.acts_on_all:
         return
-    held = next((each for each in read_silences(store) if each.silence.id == silence_id), None)
-    if held is None:
+    match = next((silence for silence in read_silences(store) if silence.silence.id == silence_id), None)
+    if match is None:
         raise UnknownSilence(id=silence_id)
-    if not all(map(person.grants.may_act_on, reach(held.matchers, _labels(store)))):
+    if not all(map(person.grants.may_act_on, reach(match.matchers, _labels(store)))):
         raise NotForTeams(name=person.name, what="this silence")
 
 

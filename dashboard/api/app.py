@@ -101,8 +101,8 @@ def create_api(services: Services) -> FastAPI:
     @api.exception_handler(DataError)
     async def on_bad_value(request: Request, error: DataError) -> Response:
         """Bodies are checked before; parameters of any text are not."""
-        given = {**request.query_params, **request.path_params}
-        name = next((name for name, value in given.items() if not is_storable(str(value))), None)
+        values = {**request.query_params, **request.path_params}
+        name = next((name for name, value in values.items() if not is_storable(str(value))), None)
         detail = NOT_STORABLE if name else f"expected values that PostgreSQL can hold: {type(error.orig).__name__}"
         return Problem(422, "Bad parameter", detail, field=name).response()
 

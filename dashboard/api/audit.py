@@ -33,7 +33,7 @@ def router(services: Services) -> APIRouter:
         size: Size = PAGE_SIZE,
     ) -> Json[AuditDocument]:
         filters, span = AuditFilters(actor or None, action, pipeline), span_of(from_, to, range_)
-        found = await services.threads.read(read_audit, services.store, filters, span, page, size)
-        return Json(found.document())
+        entries = await services.threads.read(read_audit, services.store, filters, span, page, size)
+        return Json(entries.document())
 
     return routes

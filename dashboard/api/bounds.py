@@ -28,8 +28,8 @@ _NAMES: Final = ("from", "to", "range")
 
 def span_of(from_: str | None, to: str | None, range_: str | None) -> ShownRange:
     """Raise BadTime or BadSpan (422)."""
-    given = dict(zip(_NAMES, (from_, to, range_), strict=True))
-    return requested_range({name: value for name, value in given.items() if value is not None}, time.time())
+    bounds = dict(zip(_NAMES, (from_, to, range_), strict=True))
+    return requested_range({name: value for name, value in bounds.items() if value is not None}, time.time())
 
 
 def zone_of(name: str | None) -> Zone:

@@ -24,7 +24,7 @@ def router(services: Services) -> APIRouter:
     async def health(pipeline: _Pipeline = None) -> Json[HealthDocument]:
         """Raise UnknownPipeline (404)."""
         ends = await services.threads.glance(topic.ends)
-        found = await services.threads.read(read_health, services.store, ends, time.time(), pipeline)
-        return Json(found.document())
+        health = await services.threads.read(read_health, services.store, ends, time.time(), pipeline)
+        return Json(health.document())
 
     return routes

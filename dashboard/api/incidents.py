@@ -139,11 +139,11 @@ def _add_reads(routes: APIRouter, services: Services) -> None:
     ) -> Json[alerts.OpenIncidents] | Json[alerts.ResolvedIncidents]:
         """Open incidents, worst first, with what is pending; or a page of the resolved ones, with their times."""
         if state == "open":
-            found = await threads.read(alerts.read_open, store, listed.filters)
+            incidents = await threads.read(alerts.read_open, store, listed.filters)
             pending = await threads.read(alerts.read_pending, store, listed.filters)
             return Json(
                 alerts.OpenIncidents(
-                    incidents=[opened.document() for opened in found],
+                    incidents=[opened.document() for opened in incidents],
                     pending=[breach.document() for breach in pending],
                 )
             )
@@ -153,8 +153,10 @@ def _add_reads(routes: APIRouter, services: Services) -> None:
     @routes.get("/deliveries", responses=documented(422, 503))
     async def deliveries(listed: Listing) -> Json[sent.DeliveriesDocument]:
         """Return what was sent to receivers in the range, or waits to be: failed first, then waiting."""
-        found = await threads.read(sent.read_deliveries, store, listed.filters, listed.span, listed.page, listed.size)
-        return Json(found.document())
+        deliveries = await threads.read(
+            sent.read_deliveries, store, listed.filters, listed.span, listed.page, listed.size
+        )
+        return Json(deliveries.document())
 
 
 def _add_incident(routes: APIRouter, services: Services) -> None:
@@ -172,10 +174,10 @@ def _add_incident(routes: APIRouter, services: Services) -> None:
 
     @routes.post("/incidents/{incident_id}/acknowledge", responses=documented(403, 404, 409, 422, 503))
     async def acknowledge(
-        incident_id: IncidentId, given: Acknowledgement | None = None
+        incident_id: IncidentId, request: Acknowledgement | None = None
     ) -> Json[IncidentRecordDocument]:
         """Take it: no escalation, no reminders any more. 409: already acknowledged, or resolved."""
-        asked = given or Acknowledgement()
+        asked = request or Acknowledgement()
         await threads.act(acts.acknowledge, store, str(incident_id), asked.note, asked.author)
         return await whole(incident_id)
 
@@ -186,21 +188,21 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
     @routes.get("/silences", responses=documented(503))
     async def silences() -> Json[Silences]:
         """Return those that hold now, the one that ends first first."""
-        found = await threads.read(read_silences, store)
-        return Json(Silences([held.silence.document() for held in found]))
+        silences = await threads.read(read_silences, store)
+        return Json(Silences([held.silence.document() for held in silences]))
 
     @routes.post("/silences", status_code=201, responses=documented(403, 422, 503))
-    async def silence(given: NewSilence) -> Json[MadeSilence]:
+    async def silence(request: NewSilence) -> Json[MadeSilence]:
         """Silence what matches from now on; with the open incidents that it matches."""
-        made, about = await threads.act(
+        silenced, about = await threads.act(
             acts.silence,
             store,
-            given.matchers,
-            reason=given.reason,
-            for_s=timedelta(milliseconds=given.duration).total_seconds(),
-            author=given.author,
+            request.matchers,
+            reason=request.reason,
+            for_s=timedelta(milliseconds=request.duration).total_seconds(),
+            author=request.author,
         )
-        return Json({**made.document(), "open_incidents": [str(each) for each in about]}, 201)
+        return Json({**silenced.document(), "open_incidents": [str(pipeline) for pipeline in about]}, 201)
 
     @routes.delete("/silences/{silence_id}", status_code=204, responses=documented(403, 404, 422, 503))
     async def end_silence(silence_id: str) -> None:
@@ -219,5 +221,5 @@ def _add_receivers(routes: APIRouter, services: Services) -> None:
     @routes.post("/receivers/{name}/test", responses=documented(403, 404, 422, 503))
     async def test(name: str) -> Json[TriedReceiver]:
         """Sends it a test by way of the alerter, and waits up to 30 s: `sent`, `refused` for good, or `retried`."""
-        found = await threads.trial(acts.rehearse, store, name, wait_s=WAIT_S)
-        return Json(TriedReceiver(name, found.outcome, found.attempts, found.error))
+        outcome = await threads.trial(acts.rehearse, store, name, wait_s=WAIT_S)
+        return Json(TriedReceiver(name, outcome.outcome, outcome.attempts, outcome.error))

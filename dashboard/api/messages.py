@@ -32,7 +32,9 @@ def router(services: Services) -> APIRouter:
         read, `trouble` says why."""
         now_s = time.time()
         at_s = (None if text is None else parse_time_s(text, now_s) for text in (around, before, after))
-        found = await services.threads.read_log(read_message, services.store, services.log, pipeline, id, Where(*at_s))
-        return Json(found.document(services.trace_links))
+        message = await services.threads.read_log(
+            read_message, services.store, services.log, pipeline, id, Where(*at_s)
+        )
+        return Json(message.document(services.trace_links))
 
     return routes

@@ -28,14 +28,14 @@ def router(services: Services) -> APIRouter:
         text: _Text = "", state: _State = None, order: _Order = Order.WORST, offset: _Offset = 0, limit: _Limit = None
     ) -> Json[OverviewDocument]:
         def answer() -> bytes:
-            found = services.overview()
+            overview = services.overview()
             key = (text, state, order, offset, limit, sight())
-            return services.answers.read(key, found.now_s, lambda: written(found))
+            return services.answers.read(key, overview.now_s, lambda: written(overview))
 
-        def written(found: Overview) -> bytes:
-            chosen = found.chosen(text, state, order)
-            shown = detailed(services.store, chosen[offset : None if limit is None else offset + limit], found.now_s)
-            return encode(found.document(len(chosen), shown))
+        def written(overview: Overview) -> bytes:
+            chosen = overview.chosen(text, state, order)
+            shown = detailed(services.store, chosen[offset : None if limit is None else offset + limit], overview.now_s)
+            return encode(overview.document(len(chosen), shown))
 
         return Json.encoded(await services.threads.read(answer))
 

@@ -32,10 +32,10 @@ def router(services: Services) -> APIRouter:
 
     async def answer(fmt: str, read: Callable[..., Reported], *args: object) -> Response:
         form = format_of(fmt)
-        made = await services.threads.read(read, services.store, *args)
+        report = await services.threads.read(read, services.store, *args)
         make = services.threads.document if form.is_binary else services.threads.read
-        document = await make(render, made, fmt, services.settings.dashboard_url)
-        return Response(document, media_type=form.media_type, headers=_headers(made, fmt))
+        document = await make(render, report, fmt, services.settings.dashboard_url)
+        return Response(document, media_type=form.media_type, headers=_headers(report, fmt))
 
     @routes.get(
         "/pipelines/{pipeline}/report",
@@ -92,11 +92,11 @@ def _content(document: type) -> dict[str, Any]:
     return {**files, **json_content(document)}
 
 
-def _headers(made: Reported, fmt: str) -> dict[str, str]:
+def _headers(report: Reported, fmt: str) -> dict[str, str]:
     """JSON is read by programs; all else is a file to be kept, and never a page of this site."""
     kind = "inline" if fmt == "json" else "attachment"
     return {
-        "Content-Disposition": f'{kind}; filename="{file_name(made, fmt)}"',
+        "Content-Disposition": f'{kind}; filename="{file_name(report, fmt)}"',
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "no-store",
     }

@@ -38,8 +38,8 @@ def router(services: Services) -> APIRouter:
     ) -> Json[list[JobRunsDocument]]:
         """As `lagloss runs --json` prints them: statistics of each job and its tasks, and its runs, newest first."""
         span = span_of(from_, to, range_)
-        found = await read(lambda: read_job_runs(store, pipeline, span.from_s, span.to_s, time.time(), limit=limit))
-        return Json([job.document() for job in found])
+        runs = await read(lambda: read_job_runs(store, pipeline, span.from_s, span.to_s, time.time(), limit=limit))
+        return Json([job.document() for job in runs])
 
     @routes.get(
         "/pipelines/{pipeline}/run", summary="One run, by its id or the latest", responses=documented(404, 422, 503)

@@ -34,7 +34,7 @@ def router(services: Services) -> APIRouter:
         responses=documented(404, 422, 503),
     )
     async def taps(pipeline: str) -> Json[list[TapDocument]]:
-        found = await read(lambda: read_taps(store, [store.pipeline(pipeline).definition], time.time()))
-        return Json([tap.document() for tap in found])
+        taps = await read(lambda: read_taps(store, [store.pipeline(pipeline).definition], time.time()))
+        return Json([tap.document() for tap in taps])
 
     return routes

@@ -71,8 +71,8 @@ def router(services: Services) -> APIRouter:
     async def window(pipeline: PipelineName, start: Start) -> Json[ExplainedWindow]:
         """Return the result as `lagloss windows --json` prints it, and `gaps`: whose evidence is missing."""
         start_s = _start_s(start)
-        found = await threads.read(read_window_page, store, pipeline, start_s, time.time())
-        document = found.document()
+        window = await threads.read(read_window_page, store, pipeline, start_s, time.time())
+        document = window.document()
         if document is None:
             raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
         return Json(document)
@@ -81,19 +81,19 @@ def router(services: Services) -> APIRouter:
     async def blame(pipeline: PipelineName, start: Start) -> Json[WindowBlameDocument]:
         """Return what the lost, late, dead or corrupted messages have in common, as `lagloss blame --json` does."""
         start_s = _start_s(start)
-        found = await threads.read(read_blame, store, pipeline, [start_s])
-        if not found and not await threads.read(store.windows, pipeline, start_s, start_s + WINDOW_S):
+        causes = await threads.read(read_blame, store, pipeline, [start_s])
+        if not causes and not await threads.read(store.windows, pipeline, start_s, start_s + WINDOW_S):
             raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
-        return Json(blame_document(pipeline, start_s, found))
+        return Json(blame_document(pipeline, start_s, causes))
 
     @routes.get(f"{PATH}/revisions", responses=documented(404, 422, 503))
     async def revisions(pipeline: PipelineName, start: Start) -> Json[tuple[Revision, ...]]:
         """Return the kept results of a window, newest first, each with its changes from the one before."""
         start_s = _start_s(start)
-        found = await threads.read(store.windows, pipeline, start_s, start_s + WINDOW_S)
-        if not found:
+        listed = await threads.read(store.windows, pipeline, start_s, start_s + WINDOW_S)
+        if not listed:
             raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
-        return Json(await threads.read(read_revisions, store, pipeline, start_s, found[0]))
+        return Json(await threads.read(read_revisions, store, pipeline, start_s, listed[0]))
 
     @routes.get(f"{PATH}/matrix", responses={**_OR_CSV, **documented(403, 404, 409, 422, 503)})
     async def matrix(
@@ -125,12 +125,12 @@ def router(services: Services) -> APIRouter:
         """Return the messages that something is wrong with, as `lagloss export` does: all that the log has; where it
         cannot be read, those that the closing kept (`source` and `truncated` of the JSON say so)."""
         start_s = _start_s(start)
-        found = await threads.read_log(read_export, services, pipeline, start_s, what)
+        export = await threads.read_log(read_export, services, pipeline, start_s, what)
         headers = _attachment(file_name(pipeline, start_s, what, format))
         if format == "parquet":
-            file = await threads.document(found.parquet)
+            file = await threads.document(export.parquet)
             return Response(file, media_type=MEDIA_TYPES[format], headers=headers)
-        return streamed(found.texts(format, services.trace_links), MEDIA_TYPES[format], headers)
+        return streamed(export.texts(format, services.trace_links), MEDIA_TYPES[format], headers)
 
     @routes.get(f"{PATH}/difference", responses={**_OR_CSV, **documented(403, 404, 409, 422, 503)})
     async def difference(
@@ -145,11 +145,11 @@ def router(services: Services) -> APIRouter:
         await threads.read(check_known, store, pipeline, start_s, from_, to)
         presence = await read_log(pipeline, start_s, format)
         limit = {} if format == "json" else {"limit": None}
-        found: Difference = await threads.read_log(partial(difference_in, presence.found, from_, to, **limit))
+        difference: Difference = await threads.read_log(partial(difference_in, presence.found, from_, to, **limit))
         if format == "json":
-            return Json(found.document(services.trace_links))
+            return Json(difference.document(services.trace_links))
         named = _file_name(pipeline, start_s, f"{from_}-not-{to}")
-        return csv(named, ("message_id",), ((name,) for name in found.message_ids))
+        return csv(named, ("message_id",), ((name,) for name in difference.message_ids))
 
     return routes
 
@@ -165,8 +165,8 @@ def _start_s(moment: str) -> int:
 
 def _rows(presence: Presence, rows: npt.NDArray[np.intp]) -> Iterator[list[Any]]:
     """Yield one list per message, made a slice at a time: a window may have millions."""
-    for at in range(0, rows.size, _SLICE):
-        for message in presence.messages(rows[at : at + _SLICE]):
+    for index in range(0, rows.size, _SLICE):
+        for message in presence.messages(rows[index : index + _SLICE]):
             event_time = None if message.event_time_ms is None else rfc3339(message.event_time_ms / 1_000)
             lags = (message.lags_ms.get(name) for name in presence.at)
             more = " ".join(f"{name} {count}" for name, count in message.duplicates.items())

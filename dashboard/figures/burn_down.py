@@ -21,14 +21,14 @@ _DASHES: Final = ("solid", "dash")
 def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
     """Return the share of each budget that is left: a line for what is certain, a band down to what cannot be ruled
     out. A gap is a time of which nothing is known."""
-    of = palette(dark)
-    hues = (of.target, of.open)
+    colours = palette(dark)
+    hues = (colours.target, colours.open)
     zone = Zone.named(report.span.zone)
     drawn = report.burn_down_range
     axis = TimeAxis.over(zone, drawn.from_s, drawn.to_s)
     drawing = Drawing()
-    for which, one in enumerate(report.whole.attainments):
-        name, hue = OBJECTIVES[one.objective], hues[which]
+    for which, attainment in enumerate(report.whole.attainments):
+        name, hue = OBJECTIVES[attainment.objective], hues[which]
         for side, style in (("min", {"width": 0}), ("max", {"width": 2, "color": hue, "dash": _DASHES[which]})):
             drawing.add_trace(
                 scatter(
@@ -52,22 +52,22 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
     return drawing.figure(
         height=280,
         margin={"l": 60, "r": 16, "t": 16, "b": 40},
-        **{**base_layout(of), "legend": {"orientation": "h", "y": 1.12}},
+        **{**base_layout(colours), "legend": {"orientation": "h", "y": 1.12}},
         uirevision=f"{report.span.from_s} {report.span.to_s}",
         xaxis={
             "title": f"time, {axis.offset}",
-            "gridcolor": of.grid,
+            "gridcolor": colours.grid,
             "range": [axis.at(drawn.from_s), axis.at(drawn.to_s)],
         },
         yaxis={
             "title": "budget left (%)",
             "range": [100 * report.burn_down_floor, 105],
-            "gridcolor": of.grid,
-            "zerolinecolor": of.text,
+            "gridcolor": colours.grid,
+            "zerolinecolor": colours.text,
         },
     )
 
 
 def _percent(point: BurnPoint, which: int, side: str) -> Any:
-    left = point.left[which]
-    return None if left is None else 100 * getattr(left, side)
+    remaining = point.left[which]
+    return None if remaining is None else 100 * getattr(remaining, side)

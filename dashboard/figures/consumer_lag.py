@@ -23,15 +23,15 @@ def add_consumer_lag(drawing: Drawing, frame: FigureFrame, yaxis: str) -> None:
     hue = hues(frame.definition.graph.nodes)
     summary: dict[int, list[str]] = defaultdict(list)
     shown: dict[int, LagBucket] = {}
-    for of, buckets in frame.consumer_lag.items():
-        look = {"color": hue.get(of.node, frame.colours.dim), "width": 1.5}
+    for group, buckets in frame.consumer_lag.items():
+        look = {"color": hue.get(group.node, frame.colours.dim), "width": 1.5}
         values: list[float | None] = [bucket.offsets_max for bucket in buckets]
-        name, uid = safe(f"consumer lag {of.node}"), f"consumer-lag {of.node} {of.group}"
+        name, uid = safe(f"consumer lag {group.node}"), f"consumer-lag {group.node} {group.group}"
         drawing.add_trace(line(frame, values, buckets, name=name, uid=uid, showlegend=False, line=look, yaxis=yaxis))
         for bucket in buckets:
             shown[bucket.start_s] = bucket
-            summary[bucket.start_s].append(_describe(of, bucket))
-    texts = [(shown[at], 0.0, "<br>".join(["<b>consumer lag</b>", *summary[at]])) for at in sorted(shown)]
+            summary[bucket.start_s].append(_describe(group, bucket))
+    texts = [(shown[moment], 0.0, "<br>".join(["<b>consumer lag</b>", *summary[moment]])) for moment in sorted(shown)]
     drawing.add_trace(carrier(frame, texts, yaxis))
     if not shown:
         drawing.add_annotation(
@@ -40,9 +40,9 @@ def add_consumer_lag(drawing: Drawing, frame: FigureFrame, yaxis: str) -> None:
         )  # fmt: skip
 
 
-def _describe(of: Of, bucket: LagBucket) -> str:
+def _describe(group: Of, bucket: LagBucket) -> str:
     if bucket.offsets_max == 0 and not bucket.in_flight_max:
-        return f"{safe(of.node)} 0"
+        return f"{safe(group.node)} 0"
     in_flight = "" if bucket.in_flight_max is None else f", {fmt.count(bucket.in_flight_max)} in flight"
     behind = f"{fmt.duration(bucket.behind_max_ms)} behind"
-    return f"{safe(of.node)} {fmt.count(bucket.offsets_max)}{in_flight}, {behind}"
+    return f"{safe(group.node)} {fmt.count(bucket.offsets_max)}{in_flight}, {behind}"

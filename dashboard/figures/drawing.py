@@ -11,12 +11,12 @@ Trace: TypeAlias = dict[str, Any]
 """As plotly.js takes it."""
 
 
-def scatter(**of: Any) -> Trace:
-    return {"type": "scatter", **of}
+def scatter(**options: Any) -> Trace:
+    return {"type": "scatter", **options}
 
 
-def bar(**of: Any) -> Trace:
-    return {"type": "bar", **of}
+def bar(**options: Any) -> Trace:
+    return {"type": "bar", **options}
 
 
 class Drawing:

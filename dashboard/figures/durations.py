@@ -23,23 +23,25 @@ _TASKS: Final = 6
 def durations(stats: JobStats, runs: Sequence[DagRun], zone: Zone, dark: bool) -> go.Figure:
     """Draw runs in the order given, oldest first: the durations of the slowest tasks' tries on top of one another, a
     line of the whole run where it was not run again, and a mark over what failed."""
-    of = palette(dark)
-    spent = [[each.duration_ms or 0 for each in run.tries] for run in runs]
+    colours = palette(dark)
+    spent = [[task_try.duration_ms or 0 for task_try in run.tries] for run in runs]
     highest_ms = max((max(run.duration_ms or 0, sum(tries)) for run, tries in zip(runs, spent, strict=True)), default=0)
     unit_ms, unit = lag_unit(highest_ms)
-    at = [zone.clock(run.hour.to_s, date=True) for run in runs]
+    moments = [zone.clock(run.hour.to_s, date=True) for run in runs]
     drawing = Drawing()
     for index, task in enumerate(stats.tasks[:_TASKS]):
-        spent_ms = [sum(each.duration_ms or 0 for each in run.tries if each.task == task.task) for run in runs]
+        spent_ms = [
+            sum(task_try.duration_ms or 0 for task_try in run.tries if task_try.task == task.task) for run in runs
+        ]
         drawing.add_trace(
             bar(
-                x=at,
+                x=moments,
                 y=[ms / unit_ms for ms in spent_ms],
                 customdata=[fmt.duration(ms) for ms in spent_ms],
                 name=safe(task.task),
                 marker={
                     "color": NODE_HUES[index],
-                    "pattern": {"shape": _SHAPES[index], "fillmode": "overlay", "fgcolor": of.ground, "size": 5},
+                    "pattern": {"shape": _SHAPES[index], "fillmode": "overlay", "fgcolor": colours.ground, "size": 5},
                 },
                 hovertemplate="%{x}: %{customdata}",
             )
@@ -47,29 +49,29 @@ def durations(stats: JobStats, runs: Sequence[DagRun], zone: Zone, dark: bool) -
     whole = [None if run.duration_ms is None or run.is_rerun else run.duration_ms / unit_ms for run in runs]
     drawing.add_trace(
         scatter(
-            x=at,
+            x=moments,
             y=whole,
             name="whole run",
             mode="lines+markers",
-            line={"color": of.line, "width": 1.5},
+            line={"color": colours.line, "width": 1.5},
             customdata=[fmt.duration(run.duration_ms) for run in runs],
             hovertemplate="%{x}: %{customdata}",
         )
     )
     failed = [index for index, run in enumerate(runs) if run.state == "failed"]
     if failed:
-        marker = {"symbol": "x", "size": 11, "color": of.loss}
+        marker = {"symbol": "x", "size": 11, "color": colours.loss}
         tops = [whole[index] or 0.0 for index in failed]
         drawing.add_trace(
-            scatter(x=[at[index] for index in failed], y=tops, name="failed", mode="markers", marker=marker)
+            scatter(x=[moments[index] for index in failed], y=tops, name="failed", mode="markers", marker=marker)
         )
     return drawing.figure(
-        **base_layout(of),
+        **base_layout(colours),
         height=HEIGHT_PX,
         margin={"l": 48, "r": 16, "t": 12, "b": 60},
         barmode="stack",
         hovermode="closest",
         xaxis={"type": "category", "title": {"text": "end of the hour"}, "nticks": 8, "showgrid": False},
-        yaxis={"title": {"text": unit}, "gridcolor": of.grid, "rangemode": "tozero"},
+        yaxis={"title": {"text": unit}, "gridcolor": colours.grid, "rangemode": "tozero"},
         dragmode=False,
     )

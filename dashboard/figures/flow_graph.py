@@ -40,16 +40,16 @@ def spots(graph: Graph) -> dict[str, Spot]:
     flow: nx.DiGraph[str] = nx.DiGraph()
     flow.add_nodes_from(graph.steps)
     flow.add_edges_from([*((link.source, link.target) for link in graph.links), *graph.cuts])
-    found: dict[str, Spot] = {}
+    spots: dict[str, Spot] = {}
     for rank, generation in enumerate(nx.topological_generations(flow)):
         ordered = sorted(generation, key=graph.steps.index)
-        for at, node in enumerate(ordered):
-            found[node] = Spot(rank, (len(ordered) - 1) / 2 - at)
-    lowest = min(spot.y for spot in found.values())
-    for at, retrier in enumerate(graph.retriers):
-        ranks = [found[user].x for user in graph.users(retrier)]
-        found[retrier] = Spot(sum(ranks) / len(ranks), lowest - _RETRIER_GAP * (1 + at))
-    return found
+        for index, node in enumerate(ordered):
+            spots[node] = Spot(rank, (len(ordered) - 1) / 2 - index)
+    lowest = min(spot.y for spot in spots.values())
+    for index, retrier in enumerate(graph.retriers):
+        ranks = [spots[user].x for user in graph.users(retrier)]
+        spots[retrier] = Spot(sum(ranks) / len(ranks), lowest - _RETRIER_GAP * (1 + index))
+    return spots
 
 
 def width_px(graph: Graph) -> int:
@@ -64,26 +64,33 @@ def height_px(graph: Graph) -> int:
 
 def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
     """`total`: the bucket of lag and loss; None: only the pipeline's structure."""
-    of, placed = palette(dark), spots(graph)
+    colours, placed = palette(dark), spots(graph)
     rows = [spot.y for spot in placed.values()]
     drawing = Drawing()
     hue = hues(graph.steps)
     for link in graph.links:
         lost = None if total is None else total.lost_at.get(link.label)
         _add_link(
-            drawing, placed[link.source], placed[link.target], _describe_link(link.source, link.target, total), lost, of
+            drawing,
+            placed[link.source],
+            placed[link.target],
+            _describe_link(link.source, link.target, total),
+            lost,
+            colours,
         )
     for before, after in graph.cuts:  # other messages go on
-        _add_line(drawing, placed[before], placed[after], of.dim, dash="dash")
+        _add_line(drawing, placed[before], placed[after], colours.dim, dash="dash")
     for retrier in graph.retriers:
         for user in graph.users(retrier):
-            _add_line(drawing, placed[user], placed[retrier], of.dim, dash="dot")
+            _add_line(drawing, placed[user], placed[retrier], colours.dim, dash="dot")
     for node in graph.nodes:
         lost = None if total is None else total.lost_at.get(node_label(node))
-        _add_node(drawing, node, placed[node], _describe_node(node, graph, total), lost, hue.get(node, of.dim), of)
+        _add_node(
+            drawing, node, placed[node], _describe_node(node, graph, total), lost, hue.get(node, colours.dim), colours
+        )
     _add_hops(drawing, graph, placed)
     return drawing.figure(
-        **{**base_layout(of), "showlegend": False, "margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
+        **{**base_layout(colours), "showlegend": False, "margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
         height=height_px(graph),
         dragmode=False,
         hovermode="closest",
@@ -95,19 +102,19 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
 
 def _add_hops(drawing: Drawing, graph: Graph, placed: Mapping[str, Spot]) -> None:
     """Add a point for each hop, unseen: it names the hop that the mouse is at."""
-    found = [(Hop("process", node), placed[node]) for node in graph.steps]
-    found += [
+    hops = [(Hop("process", node), placed[node]) for node in graph.steps]
+    hops += [
         (Hop("queue", link.target, link.source), _on_link(placed[link.source], placed[link.target]))
         for link in graph.links
     ]
     drawing.add_trace(
         scatter(
-            x=[spot.x for _, spot in found],
-            y=[spot.y for _, spot in found],
-            customdata=[hop.uid for hop, _ in found],
+            x=[spot.x for _, spot in hops],
+            y=[spot.y for _, spot in hops],
+            customdata=[hop.uid for hop, _ in hops],
             mode="markers",
             marker={"opacity": 0, "size": 40},
-            text=[safe(hop.label) for hop, _ in found],
+            text=[safe(hop.label) for hop, _ in hops],
             hovertemplate="%{text}<extra></extra>",
         )
     )
@@ -133,26 +140,26 @@ def _describe_link(source: str, target: str, total: Bucket | None) -> list[str]:
 
 
 def _add_node(
-    drawing: Drawing, node: str, spot: Spot, summary: list[str], lost: Interval | None, hue: str, of: Palette
+    drawing: Drawing, node: str, spot: Spot, summary: list[str], lost: Interval | None, hue: str, palette: Palette
 ) -> None:
     name = node if len(node) <= _MAX_NAME else f"{node[: _MAX_NAME - 1]}…"
     lines = [f"<b>{safe(name)}</b>", *summary]
     if lost is not None:
-        lines.append(_red(lost_words(lost), of))
+        lines.append(_red(lost_words(lost), palette))
     drawing.add_annotation(
-        **_at(spot), text="<br>".join(lines), align="center", bgcolor=of.ground,
-        bordercolor=of.lossy if lost is not None else hue, borderwidth=2, borderpad=6,
+        **_at(spot), text="<br>".join(lines), align="center", bgcolor=palette.ground,
+        bordercolor=palette.lossy if lost is not None else hue, borderwidth=2, borderpad=6,
     )  # fmt: skip
 
 
 def _add_link(
-    drawing: Drawing, source: Spot, target: Spot, summary: list[str], lost: Interval | None, of: Palette
+    drawing: Drawing, source: Spot, target: Spot, summary: list[str], lost: Interval | None, palette: Palette
 ) -> None:
-    _add_line(drawing, source, target, of.lossy if lost is not None else of.dim)
-    lines = [*summary, *([_red(lost_words(lost).replace(" ", "<br>"), of)] if lost is not None else [])]
+    _add_line(drawing, source, target, palette.lossy if lost is not None else palette.dim)
+    lines = [*summary, *([_red(lost_words(lost).replace(" ", "<br>"), palette)] if lost is not None else [])]
     if lines:
         drawing.add_annotation(
-            **_at(_on_link(source, target)), text="<br>".join(lines), bgcolor=of.ground, font={"size": 11}
+            **_at(_on_link(source, target)), text="<br>".join(lines), bgcolor=palette.ground, font={"size": 11}
         )
 
 
@@ -173,5 +180,5 @@ def _at(spot: Spot) -> dict[str, Any]:
     return {"x": spot.x, "y": spot.y, "xref": "x", "yref": "y", "showarrow": False}
 
 
-def _red(text: str, of: Palette) -> str:
-    return f'<span style="color:{of.lossy}"><b>{text}</b></span>'
+def _red(text: str, palette: Palette) -> str:
+    return f'<span style="color:{palette.lossy}"><b>{text}</b></span>'

@@ -99,13 +99,13 @@ def carrier(frame: FigureFrame, summary: Sequence[tuple[ShadedRange, float | Non
 
 
 def line(
-    frame: FigureFrame, values: Sequence[float | None], of: Sequence[ShadedRange] | None = None, **look: Any
+    frame: FigureFrame, values: Sequence[float | None], ranges: Sequence[ShadedRange] | None = None, **look: Any
 ) -> Trace:
     """Return a line that ends where a bucket (by default of the series) is missing or has no value."""
     x: list[str] = []
     y: list[float | None] = []
     before: int | None = None
-    for bucket, value in zip(frame.series.buckets if of is None else of, values, strict=True):
+    for bucket, value in zip(frame.series.buckets if ranges is None else ranges, values, strict=True):
         if before is not None and bucket.start_s != before:
             x.append(frame.axis.at(before))
             y.append(None)
@@ -130,12 +130,12 @@ def merged(steps: Sequence[Step]) -> list[Step]:
 def add_target(drawing: Drawing, frame: FigureFrame, steps: Sequence[Step], yaxis: str) -> None:
     """Return a dashed line across the panel in steps, each named that is long enough, and the newest."""
     look = {"color": frame.colours.target}
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         ends = {"x0": frame.axis.at(step.from_s), "x1": frame.axis.at(step.to_s)}
         style = {**look, "dash": step.dash, "width": 1.5}
         drawing.add_shape(type="line", xref="x", yref=yaxis, y0=step.at, y1=step.at, line=style, **ends)
-        if at and steps[at - 1].to_s == step.from_s:
-            rise = {"x0": ends["x0"], "x1": ends["x0"], "y0": steps[at - 1].at, "y1": step.at}
+        if index and steps[index - 1].to_s == step.from_s:
+            rise = {"x0": ends["x0"], "x1": ends["x0"], "y0": steps[index - 1].at, "y1": step.at}
             drawing.add_shape(type="line", xref="x", yref=yaxis, line=style, **rise)
         is_long = step.length_s >= frame.series.span.length_s / _LABELLED
         if is_long or step is steps[-1]:

@@ -26,48 +26,48 @@ _ROW_PX: Final = 34
 
 
 def gantt(
-    found: Sequence[Stay], missing: Mapping[str, str], event_ms: float, last_seen_ms: float, zone: Zone, dark: bool
+    stays: Sequence[Stay], missing: Mapping[str, str], event_ms: float, last_seen_ms: float, zone: Zone, dark: bool
 ) -> go.Figure:
     """`missing`: by place, its description. Times are counted from `event_ms` (epoch ms)."""
-    of = palette(dark)
-    unit_ms, unit = lag_unit(max((stay.to_ms or stay.from_ms) - event_ms for stay in found) if found else 0.0)
-    places = list(dict.fromkeys([*(stay.place for stay in found), *missing]))
+    colours = palette(dark)
+    unit_ms, unit = lag_unit(max((stay.to_ms or stay.from_ms) - event_ms for stay in stays) if stays else 0.0)
+    places = list(dict.fromkeys([*(stay.place for stay in stays), *missing]))
     drawing = Drawing()
     for kind, name, marker in (
         ("node", "time in the node", {"color": _NODE}),
         ("link", "time in the queue", {"color": faded(_LINK), "pattern": {"shape": "/", "fgcolor": _LINK, "size": 5}}),
     ):
-        these = [stay for stay in found if stay.kind == kind]
+        these = [stay for stay in stays if stay.kind == kind]
         if these:
             drawing.add_trace(_bars(these, name, marker, event_ms, unit_ms, zone))
-    drawing.add_trace(_arrivals(found, event_ms, unit_ms, of.text))
+    drawing.add_trace(_arrivals(stays, event_ms, unit_ms, colours.text))
     if missing:
-        drawing.add_trace(_missing_marks(missing, last_seen_ms, event_ms, unit_ms, of.loss))
-    return _figure(drawing, [words.place_label(place) for place in places], f"{unit} since the event", of)
+        drawing.add_trace(_missing_marks(missing, last_seen_ms, event_ms, unit_ms, colours.loss))
+    return _figure(drawing, [words.place_label(place) for place in places], f"{unit} since the event", colours)
 
 
 def run_gantt(run: DagRun, now_ms: float, zone: Zone, dark: bool) -> go.Figure:
     """Draw the tries of a run's tasks by their state, each in a row of its own, in the order in which they began."""
-    of = palette(dark)
-    begun = [each for each in run.tries if each.started_ms is not None]
-    first_ms = min([each.started_ms for each in begun if each.started_ms is not None], default=run.due_ms)
-    ends_ms = [now_ms if each.ended_ms is None else each.ended_ms for each in begun]
+    colours = palette(dark)
+    begun = [task_try for task_try in run.tries if task_try.started_ms is not None]
+    first_ms = min([task_try.started_ms for task_try in begun if task_try.started_ms is not None], default=run.due_ms)
+    ends_ms = [now_ms if task_try.ended_ms is None else task_try.ended_ms for task_try in begun]
     unit_ms, unit = lag_unit(max(ends_ms, default=first_ms) - first_ms)
     drawing = Drawing()
-    for state, marker in _run_looks(of).items():
-        these = [each for each in begun if each.state == state]
+    for state, marker in _run_looks(colours).items():
+        these = [task_try for task_try in begun if task_try.state == state]
         if these:
             drawing.add_trace(_tries(these, state, marker, first_ms, now_ms, unit_ms, zone))
-    return _figure(drawing, [_row(each) for each in begun], f"{unit} since the first task began", of)
+    return _figure(drawing, [_row(task_try) for task_try in begun], f"{unit} since the first task began", colours)
 
 
-def _run_looks(of: Palette) -> dict[str, dict[str, Any]]:
+def _run_looks(palette: Palette) -> dict[str, dict[str, Any]]:
     """Return the marker of each state, which differ by pattern as well as by colour."""
     return {
-        "success": {"color": of.ok},
-        "failed": {"color": faded(of.loss), "pattern": {"shape": "x", "fgcolor": of.loss, "size": 6}},
-        "skipped": {"color": faded(of.idle), "pattern": {"shape": ".", "fgcolor": of.idle, "size": 5}},
-        "running": {"color": faded(of.open), "pattern": {"shape": "/", "fgcolor": of.open, "size": 5}},
+        "success": {"color": palette.ok},
+        "failed": {"color": faded(palette.loss), "pattern": {"shape": "x", "fgcolor": palette.loss, "size": 6}},
+        "skipped": {"color": faded(palette.idle), "pattern": {"shape": ".", "fgcolor": palette.idle, "size": 5}},
+        "running": {"color": faded(palette.open), "pattern": {"shape": "/", "fgcolor": palette.open, "size": 5}},
     }
 
 
@@ -80,24 +80,24 @@ def _tries(
     unit_ms: float,
     zone: Zone,
 ) -> Trace:
-    def describe(each: TaskTry) -> str:
-        at_s = (each.started_ms or first_ms) / 1_000
-        took = "not ended" if each.ended_ms is None else fmt.duration(each.duration_ms)
+    def describe(task_try: TaskTry) -> str:
+        at_s = (task_try.started_ms or first_ms) / 1_000
+        took = "not ended" if task_try.ended_ms is None else fmt.duration(task_try.duration_ms)
         lines = (
-            f"{_row(each)}: {state}, {took}",
+            f"{_row(task_try)}: {state}, {took}",
             f"from {zone.moment(at_s, seconds=True)}",
             f"({utc(at_s, seconds=True)})",
         )
         return "<br>".join(escape(line) for line in lines)
 
-    begins = [float(each.started_ms or first_ms) for each in these]
-    ends = [float(now_ms if each.ended_ms is None else each.ended_ms) for each in these]
+    begins = [float(task_try.started_ms or first_ms) for task_try in these]
+    ends = [float(now_ms if task_try.ended_ms is None else task_try.ended_ms) for task_try in these]
     return bar(
         orientation="h",
-        y=[escape(_row(each)) for each in these],
+        y=[escape(_row(task_try)) for task_try in these],
         base=[(begin - first_ms) / unit_ms for begin in begins],
         x=[max(0.0, end - begin) / unit_ms for begin, end in zip(begins, ends, strict=True)],
-        customdata=[describe(each) for each in these],
+        customdata=[describe(task_try) for task_try in these],
         name=state,
         width=0.55,
         marker=marker,
@@ -105,22 +105,26 @@ def _tries(
     )
 
 
-def _row(each: TaskTry) -> str:
-    return f"{each.label}, try {each.number}" if each.number > 1 else each.label
+def _row(task_try: TaskTry) -> str:
+    return f"{task_try.label}, try {task_try.number}" if task_try.number > 1 else task_try.label
 
 
-def _figure(drawing: Drawing, rows: Sequence[str], axis: str, of: Palette) -> go.Figure:
+def _figure(drawing: Drawing, rows: Sequence[str], axis: str, palette: Palette) -> go.Figure:
     """Return the chart with these rows, the first on top."""
     return drawing.figure(
-        **{**base_layout(of), "hoverlabel": {**base_layout(of)["hoverlabel"], "align": "left"}, "legend": _LEGEND},
+        **{
+            **base_layout(palette),
+            "hoverlabel": {**base_layout(palette)["hoverlabel"], "align": "left"},
+            "legend": _LEGEND,
+        },
         margin={"l": 20, "r": 16, "t": 34, "b": 48},
         height=110 + _ROW_PX * max(len(rows), 2),
         hovermode="closest",
         barmode="overlay",
         xaxis={
             "title": {"text": axis},
-            "gridcolor": of.grid,
-            "zerolinecolor": of.text,
+            "gridcolor": palette.grid,
+            "zerolinecolor": palette.text,
             "rangemode": "tozero",
         },
         yaxis={
@@ -136,13 +140,13 @@ def _figure(drawing: Drawing, rows: Sequence[str], axis: str, of: Palette) -> go
 def _bars(
     these: Sequence[Stay], name: str, marker: dict[str, Any], event_ms: float, unit_ms: float, zone: Zone
 ) -> Trace:
-    known = [(stay, stay.to_ms) for stay in these if stay.to_ms is not None]
+    ended = [(stay, stay.to_ms) for stay in these if stay.to_ms is not None]
     return bar(
         orientation="h",
-        y=[escape(words.place_label(stay.place)) for stay, _ in known],
-        base=[(stay.from_ms - event_ms) / unit_ms for stay, _ in known],
-        x=[(to_ms - stay.from_ms) / unit_ms for stay, to_ms in known],
-        customdata=[_describe(stay, zone) for stay, _ in known],
+        y=[escape(words.place_label(stay.place)) for stay, _ in ended],
+        base=[(stay.from_ms - event_ms) / unit_ms for stay, _ in ended],
+        x=[(to_ms - stay.from_ms) / unit_ms for stay, to_ms in ended],
+        customdata=[_describe(stay, zone) for stay, _ in ended],
         name=name,
         width=0.55,
         marker=marker,
@@ -150,11 +154,11 @@ def _bars(
     )
 
 
-def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: str) -> Trace:
+def _arrivals(stays: Sequence[Stay], event_ms: float, unit_ms: float, colour: str) -> Trace:
     """Mark the beginning of each stay: a millisecond among minutes would be no visible bar."""
     return scatter(
-        x=[(stay.from_ms - event_ms) / unit_ms for stay in found],
-        y=[escape(words.place_label(stay.place)) for stay in found],
+        x=[(stay.from_ms - event_ms) / unit_ms for stay in stays],
+        y=[escape(words.place_label(stay.place)) for stay in stays],
         mode="markers",
         name="arrived",
         marker={"symbol": "line-ns-open", "size": 14, "color": colour, "line": {"width": 2, "color": colour}},

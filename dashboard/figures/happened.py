@@ -59,10 +59,10 @@ def end_s(incident: Incident, now_s: float) -> float:
 
 def _lane(lanes: list[float], from_s: float, to_s: float) -> int:
     """Return the first lane that is free by then, which it takes."""
-    for at, ends in enumerate(lanes):
+    for index, ends in enumerate(lanes):
         if ends <= from_s:
-            lanes[at] = to_s
-            return at
+            lanes[index] = to_s
+            return index
     if len(lanes) < LANES:
         lanes.append(to_s)
     return len(lanes) - 1
@@ -79,12 +79,12 @@ def _incident(
 ) -> Trace:
     first_s = max(incident.first_window_s, axis.from_s)
     last_s = max(first_s + WINDOW_S, min(ends_s, axis.to_s))
-    points = [first_s, *(at for at in middles_s if first_s < at < last_s), last_s]
+    points = [first_s, *(middle_s for middle_s in middles_s if first_s < middle_s < last_s), last_s]
     summary = f"{incident.severity}: {incident.rule}: {incident.text}"
     if incident.state == "open":
         summary += " (open)"
     return scatter(
-        x=[axis.at(at) for at in points],
+        x=[axis.at(moment) for moment in points],
         y=[y] * len(points),
         mode="lines",
         line={"color": colours.loss if incident.severity == "critical" else colours.warning, "width": 6},

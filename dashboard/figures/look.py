@@ -29,8 +29,8 @@ def numbers(values: Iterable[float | None]) -> Numbers:
 def moments(texts: Iterable[str | None]) -> Moments:
     """Places on a time axis for plotly, None where a line ends; as `numbers`. An array of texts alone is copied at
     once, one of objects one by one."""
-    given = list(texts)
-    return np.array(given, object) if None in given else np.array(given, np.str_)
+    texts_list = list(texts)
+    return np.array(texts_list, object) if None in texts_list else np.array(texts_list, np.str_)
 
 
 def faded(hue: str) -> str:
@@ -49,13 +49,13 @@ def lag_unit(highest_ms: float) -> tuple[float, str]:
     return (1_000.0, "s") if highest_ms < 300_000 else (60_000.0, "min")
 
 
-def base_layout(of: Palette) -> dict[str, Any]:
+def base_layout(palette: Palette) -> dict[str, Any]:
     """Return the layout that all figures share."""
     return {
         "template": "none",
-        "font": {"family": FONT, "size": SIZES["small"], "color": of.text},
+        "font": {"family": FONT, "size": SIZES["small"], "color": palette.text},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "hoverlabel": {"bgcolor": of.ground, "font": {"color": of.text}, "namelength": -1},
+        "hoverlabel": {"bgcolor": palette.ground, "font": {"color": palette.text}, "namelength": -1},
         "legend": {"font": {"size": 11}, "traceorder": "normal"},
     }

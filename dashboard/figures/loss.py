@@ -27,12 +27,12 @@ def add_loss(drawing: Drawing, frame: FigureFrame) -> float:
 
     The strip below shows a bucket without a bar as ok, idle, open or unknown.
     """
-    found = frame.series.buckets
+    buckets = frame.series.buckets
     targets = [
         Step(period.from_s, period.to_s, 100 * period.sla.loss.max, _target(period))
         for period in frame.sla_periods.parts
     ]
-    drawn = [(bucket, loss) for bucket in found if (loss := drawn_loss(bucket)) is not None]
+    drawn = [(bucket, loss) for bucket in buckets if (loss := drawn_loss(bucket)) is not None]
     certain = [(bucket, loss[0]) for bucket, loss in drawn]
     drawing.add_trace(_bars(frame, certain, "lost for certain", "certain", {"color": frame.colours.loss}))
     hatched = {
@@ -41,7 +41,7 @@ def add_loss(drawing: Drawing, frame: FigureFrame) -> float:
     }
     perhaps = [(bucket, loss[1] - loss[0]) for bucket, loss in drawn]
     drawing.add_trace(_bars(frame, perhaps, "perhaps lost", "perhaps", hatched))
-    drawing.add_trace(carrier(frame, [(bucket, 0.0, _describe_loss(bucket)) for bucket in found], "y3"))
+    drawing.add_trace(carrier(frame, [(bucket, 0.0, _describe_loss(bucket)) for bucket in buckets], "y3"))
     add_target(drawing, frame, merged(targets), "y3")
     return max([*(1.6 * step.at for step in targets), 0.01, *(115 * loss[1] for _, loss in drawn)])
 
@@ -50,10 +50,10 @@ def _bars(
     frame: FigureFrame, shares: Sequence[tuple[Bucket, float]], name: str, uid: str, marker: Mapping[str, Any]
 ) -> Trace:
     """Only those that can be seen: most buckets lose nothing."""
-    seen = [(bucket, share) for bucket, share in shares if share > 0]
+    lossy = [(bucket, share) for bucket, share in shares if share > 0]
     return bar(
-        x=moments(frame.middle(bucket) for bucket, _ in seen),
-        y=numbers(100 * share for _, share in seen),
+        x=moments(frame.middle(bucket) for bucket, _ in lossy),
+        y=numbers(100 * share for _, share in lossy),
         width=1_000 * frame.series.bucket_s * 0.87,
         marker={"line": {"width": 0}, **marker},
         name=name,
@@ -127,10 +127,10 @@ def marked_buckets(buckets: Sequence[Bucket]) -> list[Bucket]:
     marks."""
     step = -(-len(buckets) // _MARKS)
     marked: list[Bucket] = []
-    left = 0
-    for at, bucket in enumerate(buckets):
-        if at == 0 or bucket.verdict != buckets[at - 1].verdict or left == 0:
+    remaining = 0
+    for index, bucket in enumerate(buckets):
+        if index == 0 or bucket.verdict != buckets[index - 1].verdict or remaining == 0:
             marked.append(bucket)
-            left = step
-        left -= 1
+            remaining = step
+        remaining -= 1
     return marked

@@ -45,8 +45,8 @@ class _DrawnPoint:
     length_s: int
     buckets: Sequence[Bucket]
 
-    def highest(self, of: Read) -> float | None:
-        return max((value for bucket in self.buckets if (value := of(bucket)) is not None), default=None)
+    def highest(self, read_value: Read) -> float | None:
+        return max((value for bucket in self.buckets if (value := read_value(bucket)) is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +64,19 @@ def height_px(graph: Graph) -> int:
 
 def caption(frame: FigureFrame) -> str:
     """Return what a point of the lines is, and of how many minutes distributions are known."""
-    known = sum(1 for bucket in frame.series.buckets if bucket.durations)
+    measured = sum(1 for bucket in frame.series.buckets if bucket.durations)
     many = len(frame.series.buckets)
-    said = f"distributions are known where beacons were read: {fmt.count(known)} of {fmt.counted(many, frame.unit)}"
+    said = f"distributions are known where beacons were read: {fmt.count(measured)} of {fmt.counted(many, frame.unit)}"
     size = _size(frame)
     return said if size == 1 else f"a point is the highest of {size} {frame.unit.partition(' ')[0]}s; {said}"
 
 
 def nodes_figure(frame: FigureFrame) -> go.Figure:
     """Draw the rows in the order of the flow."""
-    graph, of = frame.definition.graph, frame.colours
+    graph, colours = frame.definition.graph, frame.colours
     points = _drawn_points(frame)
     drawing, hue = Drawing(), hues(graph.steps)
-    time_axis = frame.axis.layout(of, "")
+    time_axis = frame.axis.layout(colours, "")
     layout: dict[str, Any] = {}
     height, foot = height_px(graph), _FOOT_PX
     for row, node in enumerate(graph.nodes):
@@ -84,36 +84,36 @@ def nodes_figure(frame: FigureFrame) -> go.Figure:
         top = 1 - row * ROW_PX / (height - foot)
         domain = [max(0.0, top - (ROW_PX - 34) / (height - foot)), max(0.0, top - 18 / (height - foot))]
         lines = (
-            _lags(node, points, hue.get(node, of.dim)),
-            _shares(node_label(node), points, hue.get(node, of.dim)),
+            _lags(node, points, hue.get(node, colours.dim)),
+            _shares(node_label(node), points, hue.get(node, colours.dim)),
             [
-                each
+                share
                 for link in graph.links
                 if link.target == node
-                for each in _shares(link.label, points, hue.get(link.source, of.dim), link.source)
+                for share in _shares(link.label, points, hue.get(link.source, colours.dim), link.source)
             ],
         )
-        for column, (drawn, (title, left, right)) in enumerate(zip(lines, _COLUMNS, strict=True)):
+        for column, (drawn, (title, left_title, right)) in enumerate(zip(lines, _COLUMNS, strict=True)):
             number = row * len(_COLUMNS) + column + 1
             suffix = "" if number == 1 else str(number)
             unit = _add(drawing, frame, points, drawn, suffix)
             layout[f"xaxis{suffix}"] = {
-                **time_axis, "title": time_axis["title"] if is_last else None, "domain": [left, right],
+                **time_axis, "title": time_axis["title"] if is_last else None, "domain": [left_title, right],
                 "anchor": f"y{suffix}", "nticks": 4, "showticklabels": is_last, "fixedrange": True,
                 **({} if number == 1 else {"matches": "x"}),
             }  # fmt: skip
             layout[f"yaxis{suffix}"] = {
                 "domain": domain, "anchor": f"x{suffix}", "fixedrange": True, "rangemode": "tozero", "nticks": 3,
-                "gridcolor": of.grid, "zerolinecolor": of.dim, "ticksuffix": f" {unit}", "tickfont": {"size": 10},
-                "ticklabeloverflow": "allow", "visible": bool(drawn),
+                "gridcolor": colours.grid, "zerolinecolor": colours.dim, "ticksuffix": f" {unit}",
+                "tickfont": {"size": 10}, "ticklabeloverflow": "allow", "visible": bool(drawn),
             }  # fmt: skip
             name = f"<b>{safe(node)}</b>  " if not column else ""
             drawing.add_annotation(
-                x=left, y=top, xref="paper", yref="paper", xanchor="left", yanchor="top", showarrow=False,
-                text=f"{name}{title}" if drawn else name, font={"size": SIZES["small"], "color": of.text},
+                x=left_title, y=top, xref="paper", yref="paper", xanchor="left", yanchor="top", showarrow=False,
+                text=f"{name}{title}" if drawn else name, font={"size": SIZES["small"], "color": colours.text},
             )  # fmt: skip
     return drawing.figure(
-        **base_layout(of),
+        **base_layout(colours),
         **layout,
         showlegend=False,
         margin={"l": 56, "r": 12, "t": 4, "b": foot - 4, "autoexpand": False},
@@ -142,34 +142,34 @@ def _lags(node: str, points: Iterable[_DrawnPoint], hue: str) -> list[_Line]:
     def lag_out(bucket: Bucket) -> float | None:
         return bucket.lags.lag_out.get(node)
 
-    found = [
-        _Line("lag in", [each.highest(lag_in) for each in points], {"color": hue, "width": 1.5, "dash": "dot"}),
-        _Line("lag out", [each.highest(lag_out) for each in points], {"color": hue, "width": 2}),
+    lines = [
+        _Line("lag in", [point.highest(lag_in) for point in points], {"color": hue, "width": 1.5, "dash": "dot"}),
+        _Line("lag out", [point.highest(lag_out) for point in points], {"color": hue, "width": 2}),
     ]
-    return [each for each in found if any(value is not None for value in each.values)]
+    return [line for line in lines if any(value is not None for value in line.values)]
 
 
 def _shares(place: str, points: Sequence[_DrawnPoint], hue: str, source: str | None = None) -> list[_Line]:
     def value(bucket: Bucket, share: str) -> float | None:
-        kept: Percentiles | None = bucket.durations.get(place)
-        return None if kept is None else getattr(kept, share)
+        lags: Percentiles | None = bucket.durations.get(place)
+        return None if lags is None else getattr(lags, share)
 
-    found = [
+    lines = [
         _Line(
             share if source is None else f"from {source} {share}",
-            [each.highest(partial(value, share=share)) for each in points],
+            [point.highest(partial(value, share=share)) for point in points],
             {"color": hue, "width": width, "dash": dash},
         )
         for share, dash, width in _SHARES
     ]
-    return [each for each in found if any(value is not None for value in each.values)]
+    return [line for line in lines if any(value is not None for value in line.values)]
 
 
 def _add(
     drawing: Drawing, frame: FigureFrame, points: Sequence[_DrawnPoint], lines: Sequence[_Line], suffix: str
 ) -> str:
     """Add the lines to a panel; return the unit of its axis."""
-    unit_ms, unit = lag_unit(max((value for each in lines for value in each.values if value is not None), default=0.0))
+    unit_ms, unit = lag_unit(max((value for line in lines for value in line.values if value is not None), default=0.0))
     axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
     if not lines:
         drawing.add_trace({"type": "scatter", "x": [frame.axis.at(frame.axis.from_s)], "y": [None], **axes})

@@ -80,30 +80,30 @@ def _domains(frame: FigureFrame) -> dict[str, tuple[float, float]]:
         bottom, top = _DOMAINS[name]
         return (bottom * HEIGHT_PX + by_px) / height, (top * HEIGHT_PX + by_px) / height
 
-    found = {name: moved(name, _CONSUMER_LAG_PX if name in ("y", "y2") else 0) for name in _DOMAINS}
-    return {**found, "y6": (found["y3"][1] + 35 / height, found["y2"][0] - 40 / height)}
+    domains = {name: moved(name, _CONSUMER_LAG_PX if name in ("y", "y2") else 0) for name in _DOMAINS}
+    return {**domains, "y6": (domains["y3"][1] + 35 / height, domains["y2"][0] - 40 / height)}
 
 
 def _layout(frame: FigureFrame, lag_title: str, top_lag: float | None, top_loss: float) -> dict[str, Any]:
-    of, series, domains = frame.colours, frame.series, _domains(frame)
+    colours, series, domains = frame.colours, frame.series, _domains(frame)
 
     def y(title: str, name: str, **more: Any) -> dict[str, Any]:
         shown = {
             "title": {"text": title, "standoff": 6},
-            "gridcolor": of.grid,
-            "zerolinecolor": of.dim,
+            "gridcolor": colours.grid,
+            "zerolinecolor": colours.dim,
             "nticks": 6,
             "ticklabeloverflow": "allow",  # else plotly measures every label each time
         }
         return {**shown, "domain": domains[name], "fixedrange": True, "rangemode": "tozero", **more}
 
     strip = {"showgrid": False, "zeroline": False, "tickvals": [0], "tickfont": {"size": 11}}
-    time_axis = frame.axis.layout(of, f", one {frame.unit}")
+    time_axis = frame.axis.layout(colours, f", one {frame.unit}")
     return {
-        **base_layout(of),
+        **base_layout(colours),
         "margin": {"l": _left_px(frame), "r": 20, "t": 8, "b": _LEGEND_PX + 44, "autoexpand": False},
-        "plot_bgcolor": of.ground,  # by it plotly chooses the colour around the line under the mouse
-        "paper_bgcolor": of.ground,
+        "plot_bgcolor": colours.ground,  # by it plotly chooses the colour around the line under the mouse
+        "paper_bgcolor": colours.ground,
         "barmode": "relative",
         "hovermode": "x unified",
         "hoversubplots": "axis",
@@ -116,7 +116,7 @@ def _layout(frame: FigureFrame, lag_title: str, top_lag: float | None, top_loss:
         "yaxis4": y("", "y4", **strip, range=[-1, 1], ticktext=["verdict"]),
         "yaxis5": y("", "y5", **strip, range=happened.RANGE, ticktext=["deploys,<br>incidents"]),
         **({"yaxis6": y("consumer lag<br>(offsets)", "y6", nticks=4, tickformat=",d")} if "y6" in domains else {}),
-        "legend": {**base_layout(of)["legend"], **_LEGEND},
+        "legend": {**base_layout(colours)["legend"], **_LEGEND},
         # what a reader hid in the legend stays hidden over refreshes and zooms
         "uirevision": series.pipeline,
         "meta": {"offset_s": frame.axis.offset_s},
@@ -132,13 +132,13 @@ def _left_px(frame: FigureFrame) -> int:
 
 
 def _add_messages(drawing: Drawing, frame: FigureFrame) -> None:
-    found = frame.series.buckets
+    buckets = frame.series.buckets
     hue = hues(("expected", "seen"))
-    expected: list[float | None] = [bucket.messages for bucket in found]
-    seen: list[float | None] = [bucket.reached_an_end for bucket in found]
+    expected: list[float | None] = [bucket.messages for bucket in buckets]
+    delivered: list[float | None] = [bucket.reached_an_end for bucket in buckets]
     drawing.add_trace(
         line(
-            frame, seen, name="seen to an end", uid="seen", line={"color": hue["seen"], "width": 1.5},
+            frame, delivered, name="seen to an end", uid="seen", line={"color": hue["seen"], "width": 1.5},
             fill="tozeroy", fillcolor=translucent(hue["seen"], 0.18), yaxis="y",
         )
     )  # fmt: skip
@@ -148,7 +148,9 @@ def _add_messages(drawing: Drawing, frame: FigureFrame) -> None:
             line={"color": frame.colours.text, "width": 1.5, "dash": "dot"}, yaxis="y",
         )
     )  # fmt: skip
-    drawing.add_trace(carrier(frame, [(bucket, bucket.messages, _describe_messages(bucket)) for bucket in found], "y"))
+    drawing.add_trace(
+        carrier(frame, [(bucket, bucket.messages, _describe_messages(bucket)) for bucket in buckets], "y")
+    )
 
 
 def _describe_messages(bucket: Bucket) -> str:
@@ -169,24 +171,24 @@ def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
 
     p95s do not add up exactly where routes part, so the E2E line, read from the merged sketch, is the truth.
     """
-    graph, found = frame.definition.graph, frame.series.buckets
+    graph, buckets = frame.definition.graph, frame.series.buckets
     delivery = None if frame.path == SLOWEST else frame.path
-    stacks = [hops.path_ms(bucket.lags, graph, delivery) for bucket in found]
+    stacks = [hops.path_ms(bucket.lags, graph, delivery) for bucket in buckets]
     percentiles = ", then ".join(frame.sla_periods.percentiles)
-    e2e = [frame.sla_periods.lag_ms(bucket) for bucket in found]
+    e2e = [frame.sla_periods.lag_ms(bucket) for bucket in buckets]
     lines = [lag for lag in e2e if lag is not None]
-    highest = max([0.0, *lines, *(sum(lag for lag in each.values() if lag > 0) for each in stacks)])
-    lowest = min([0.0, *lines, *(sum(lag for lag in each.values() if lag < 0) for each in stacks)])
+    highest = max([0.0, *lines, *(sum(lag for lag in lags.values() if lag > 0) for lags in stacks)])
+    lowest = min([0.0, *lines, *(sum(lag for lag in lags.values() if lag < 0) for lags in stacks)])
     unit_ms, unit = lag_unit(highest)
-    starts = [bucket.start_s for bucket in found]
+    starts = [bucket.start_s for bucket in buckets]
     panel = stack.LagPanel(starts, frame.series.bucket_s, frame.axis, "y2", unit_ms)
     drawing.add_traces(stack.traces(panel, hops.hops(graph), stacks, hues(graph.steps)))
     drawn = [None if lag is None else lag / unit_ms for lag in e2e]
     look = {"color": frame.colours.line, "width": 2}
     drawing.add_trace(line(frame, drawn, name=f"E2E {percentiles}", uid="e2e", line=look, yaxis="y2"))
     summary: list[tuple[Bucket, float | None, str]] = [
-        (bucket, (lag or 0.0) / unit_ms, _describe_lags(frame, bucket, each, hops.hops(graph)))
-        for bucket, lag, each in zip(found, e2e, stacks, strict=True)
+        (bucket, (lag or 0.0) / unit_ms, _describe_lags(frame, bucket, edge, hops.hops(graph)))
+        for bucket, lag, edge in zip(buckets, e2e, stacks, strict=True)
     ]
     drawing.add_trace(carrier(frame, summary, "y2"))
     in_view = _add_lag_targets(drawing, frame, highest, unit_ms)
@@ -236,10 +238,10 @@ def _shade_history(drawing: Drawing, frame: FigureFrame) -> None:
         )  # fmt: skip
 
 
-def history_runs(found: tuple[Bucket, ...]) -> list[TimeRange]:
+def history_runs(buckets: tuple[Bucket, ...]) -> list[TimeRange]:
     """Return the ranges of back-filled buckets that follow each other."""
     runs: list[TimeRange] = []
-    for bucket in found:
+    for bucket in buckets:
         if bucket.history:
             joins = bool(runs) and runs[-1].to_s == bucket.start_s
             from_s = runs.pop().from_s if joins else bucket.start_s

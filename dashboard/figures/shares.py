@@ -34,17 +34,17 @@ class HopShare:
 def shares(path: Mapping[Hop, float]) -> list[HopShare]:
     """Return the hops of a path, the largest first."""
     total = sum(value for value in path.values() if value > 0)
-    found = [HopShare(hop, value, value / total if value >= 0 and total else None) for hop, value in path.items()]
-    return sorted(found, key=lambda share: -share.p95_ms)
+    shares = [HopShare(hop, value, value / total if value >= 0 and total else None) for hop, value in path.items()]
+    return sorted(shares, key=lambda share: -share.p95_ms)
 
 
-def pie(found: Sequence[HopShare], hue: Mapping[str, str]) -> str:
+def pie(shares: Sequence[HopShare], hue: Mapping[str, str]) -> str:
     """Return the SVG of each hop's part of the whole, clockwise from the top, the largest first; `hue` by node."""
-    known = [share for share in found if share.share]
+    shown_shares = [share for share in shares if share.share]
     radius = (PIE_PX - _RING) / 2
     around, turned, drawn = 2 * pi * radius, 0.0, []
-    gap = 1.5 if len(known) > 1 else 0.0
-    for number, share in enumerate(known):
+    gap = 1.5 if len(shown_shares) > 1 else 0.0
+    for number, share in enumerate(shown_shares):
         length = (share.share or 0.0) * around
         drawn.append(_pattern(number, share.hop, hue))
         drawn.append(

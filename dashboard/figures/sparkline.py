@@ -89,14 +89,14 @@ def _lines(hours: Sequence[Hour], top_ms: float) -> Iterator[str]:
     """Return a line for each run of hours that are known; a lone one is a dot."""
     for is_known, run in groupby(enumerate(hours), key=lambda item: item[1].lag_ms is not None):
         if is_known:
-            places = [f"{_x(at):g} {_y(hour.lag_ms or 0.0, top_ms):.1f}" for at, hour in run]
+            places = [f"{_x(index):g} {_y(hour.lag_ms or 0.0, top_ms):.1f}" for index, hour in run]
             path = "M" + "L".join(places if len(places) > 1 else places * 2)
             yield f'<path d="{path}" stroke="{_LINE}" stroke-width="2" stroke-linecap="round" fill="none"/>'
 
 
 def _marks(hours: Sequence[Hour], max_loss: float) -> Iterator[str]:
-    for at, hour in enumerate(hours):
+    for index, hour in enumerate(hours):
         if hour.loss_ratio:
             height = _FOOT_PX - 1 if hour.loss_ratio > max_loss else 3
-            x, y = _x(at) - 1.5, HEIGHT_PX - height
+            x, y = _x(index) - 1.5, HEIGHT_PX - height
             yield f'<rect x="{x:g}" y="{y}" width="3" height="{height}" fill="{_LOSS}"/>'

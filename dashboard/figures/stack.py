@@ -35,7 +35,7 @@ class LagPanel:
     @cached_property
     def middles(self) -> Moments:
         """Of all buckets, on the axis."""
-        return moments(self.axis.at(at + self.bucket_s / 2) for at in self.starts_s)
+        return moments(self.axis.at(start_s + self.bucket_s / 2) for start_s in self.starts_s)
 
     def scaled(self, values_ms: Iterable[float | None]) -> Numbers:
         return numbers(None if value is None else value / self.unit_ms for value in values_ms)
@@ -77,16 +77,16 @@ def outline(
     x: list[float | None] = []
     y: list[float | None] = []
     for first, last in _runs(edges, starts_s, bucket_s):
-        known = [(at, edge) for at, edge in zip(starts_s[first:last], edges[first:last], strict=True) if edge]
-        points = [(known[0][0], known[0][1]), *((at + bucket_s / 2, edge) for at, edge in known)]
+        known = [(start_s, edge) for start_s, edge in zip(starts_s[first:last], edges[first:last], strict=True) if edge]
+        points = [(known[0][0], known[0][1]), *((start_s + bucket_s / 2, edge) for start_s, edge in known)]
         points.append((known[-1][0] + bucket_s, known[-1][1]))
-        there = [(at, edge[1]) for at, edge in points]
-        back = [(at, edge[0]) for at, edge in reversed(points)]
+        upper = [(start_s, edge[1]) for start_s, edge in points]
+        back = [(start_s, edge[0]) for start_s, edge in reversed(points)]
         if x:
             x.append(None)
             y.append(None)
-        for at, value in (*there, *back, there[0]):
-            x.append(at)
+        for moment, value in (*upper, *back, upper[0]):
+            x.append(moment)
             y.append(value)
     return x, y
 
@@ -94,13 +94,13 @@ def outline(
 def _runs(edges: Sequence[Edge | None], starts_s: Sequence[int], bucket_s: int) -> list[tuple[int, int]]:
     """Return where buckets with a value follow each other: [first, last) by their places."""
     runs: list[tuple[int, int]] = []
-    for at, edge in enumerate(edges):
+    for index, edge in enumerate(edges):
         if edge is None:
             continue
-        if runs and runs[-1][1] == at and starts_s[at] - starts_s[at - 1] == bucket_s:
-            runs[-1] = (runs[-1][0], at + 1)
+        if runs and runs[-1][1] == index and starts_s[index] - starts_s[index - 1] == bucket_s:
+            runs[-1] = (runs[-1][0], index + 1)
         else:
-            runs.append((at, at + 1))
+            runs.append((index, index + 1))
     return runs
 
 
@@ -117,7 +117,7 @@ def _bars(panel: LagPanel, hop: Hop, values_ms: Sequence[float | None], hue: str
 def _area(panel: LagPanel, hop: Hop, edges: Sequence[Edge | None], hue: str) -> Trace:
     x, y = outline(edges, panel.starts_s, panel.bucket_s)
     return scatter(
-        x=moments(None if at is None else panel.axis.at(at) for at in x),
+        x=moments(None if moment is None else panel.axis.at(moment) for moment in x),
         y=panel.scaled(y).astype(np.float32),
         mode="lines",
         line={"width": 0},

@@ -67,5 +67,5 @@ def _check_teams(settings: Settings) -> None:
         raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", expected, settings.login_viewers)
 
 
-def _bad(settings: Settings, variable: str, expected: str, found: object = "nothing") -> BadLogin:
-    return BadLogin(login=settings.login, variable=variable, expected=expected, found=found)
+def _bad(settings: Settings, variable: str, expected: str, value: object = "nothing") -> BadLogin:
+    return BadLogin(login=settings.login, variable=variable, expected=expected, found=value)

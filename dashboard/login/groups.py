@@ -47,4 +47,4 @@ def claimed(claims: Mapping[str, Any], name: str) -> frozenset[str]:
         value = value.get(part) if isinstance(value, Mapping) else None
     values = value if isinstance(value, list) else [value]
     # "*" stands for everybody in the settings; a group of that name must not
-    return frozenset(each for each in values if isinstance(each, str) and each not in ("", EVERYBODY))
+    return frozenset(value for value in values if isinstance(value, str) and value not in ("", EVERYBODY))

@@ -24,7 +24,7 @@ _FIXED: Final = {
 def content_security_policy(script_hashes: Sequence[str]) -> str:
     """Scripts: files of ours, and the inline ones with these hashes (`sha256-…`). Styles may stand inline: Plotly,
     Mantine and AG Grid write them."""
-    scripts = " ".join(["'self'", *(f"'{each.strip(chr(39))}'" for each in script_hashes)])
+    scripts = " ".join(["'self'", *(f"'{script_hash.strip(chr(39))}'" for script_hash in script_hashes)])
     return "; ".join(
         (
             "default-src 'self'",

@@ -61,10 +61,10 @@ class LocalLogin:
 
     async def person(self, connection: HTTPConnection) -> Person | None:
         person = await self._cookie.person(connection)
-        given = None if person else _basic_credentials(connection)
-        if given is None:
+        headers = None if person else _basic_credentials(connection)
+        if headers is None:
             return person
-        user = await self._recognise(connection, *given)
+        user = await self._recognise(connection, *headers)
         return _person(user)
 
     def unauthorised(self, connection: HTTPConnection) -> Problem:
@@ -112,10 +112,10 @@ class LocalLogin:
     def _begin(self, user: users.User) -> str:
         """Return a session of the user, unless they were changed since their password was checked."""
         with self._store.engine.begin() as connection:
-            held = users.hold(connection, user)
-            if held is None:
+            session = users.hold(connection, user)
+            if session is None:
                 raise _wrong()
-            return self._sessions.begin(connection, _person(held))
+            return self._sessions.begin(connection, _person(session))
 
 
 def _person(user: users.User) -> Person:

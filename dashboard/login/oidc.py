@@ -166,10 +166,10 @@ class _Attempts:
     def read(self, request: Request) -> dict[str, Any]:
         """Return the attempt; empty if there is none, or it is too old."""
         try:
-            found = self._signer.loads(request.cookies.get(self._name, ""), max_age=_ATTEMPT_S)
+            attempt = self._signer.loads(request.cookies.get(self._name, ""), max_age=_ATTEMPT_S)
         except BadSignature:
             return {}
-        return found if isinstance(found, dict) else {}
+        return attempt if isinstance(attempt, dict) else {}
 
     def forget(self, response: Response) -> None:
         response.delete_cookie(self._name, path="/", secure=self._secure, httponly=True, samesite="lax")
@@ -217,9 +217,9 @@ async def trusted_metadata(client: Any, settings: Settings) -> None:
     """
     metadata: dict[str, Any] = await client.load_server_metadata()
     if metadata.get("issuer") != settings.oidc_issuer:
-        found = metadata.get("issuer")
+        issuer = metadata.get("issuer")
         client.server_metadata.clear()  # else it would not be asked again
-        raise ProviderError(f"expected issuer {settings.oidc_issuer} (LAGLOSS_OIDC_ISSUER), found {found}")
+        raise ProviderError(f"expected issuer {settings.oidc_issuer} (LAGLOSS_OIDC_ISSUER), found {issuer}")
     offered = metadata.get(_SUPPORTED) or ["RS256"]
     metadata[_SUPPORTED] = [name for name in offered if name in _ALGORITHMS]
     if not metadata[_SUPPORTED]:

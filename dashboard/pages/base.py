@@ -23,13 +23,13 @@ SCRIPTED: Final = "scripted"
 """Class of components that are of use with a script only; the first answer leaves them out (printing)."""
 
 
-def step(here: Address, wanted: Address) -> str:
+def step(address: Address, wanted: Address) -> str:
     """Return where a control leads, for the location's `href`.
 
     Raises:
         PreventUpdate: the reader is there already: the control was only filled from the address.
     """
-    if wanted.href == here.href:
+    if wanted.href == address.href:
         raise PreventUpdate
     return wanted.href
 
@@ -160,20 +160,20 @@ def sideways(label: str, children: Any) -> Part:
     return html.Div(children, className="wide", tabIndex=0, role="region", **aria(label=label))
 
 
-def page_of(here: Address) -> int:
+def page_of(address: Address) -> int:
     """Return the page of a list that the address asks for; the first one for what is no number."""
-    asked = here.query.get("page", "1")
-    return min(int(asked), MAX_PAGE) if re.fullmatch(r"[1-9]\d{0,8}", asked) else 1
+    number = address.query.get("page", "1")
+    return min(int(number), MAX_PAGE) if re.fullmatch(r"[1-9]\d{0,8}", number) else 1
 
 
-def pages(page: int, total: int, here: Address) -> Part | None:
+def pages(page: int, total: int, address: Address) -> Part | None:
     """Links to the pages before and after; None where all is on this one."""
     last = max(1, -(-total // PAGE_SIZE))
     if last == 1 and page == 1:
         return None
 
     def link(label: str, to: int) -> Part:
-        return dmc.Anchor(label, href=here.asking(page=str(to)).href, size="sm") if 1 <= to <= last else None
+        return dmc.Anchor(label, href=address.asking(page=str(to)).href, size="sm") if 1 <= to <= last else None
 
     summary = dmc.Text(f"page {page} of {last}, {total} in all", size="sm")
     steps = [link("← newer", page - 1), summary, link("older →", page + 1)]

@@ -88,26 +88,26 @@ def _source(counts: SourceCounts, sla: Sla) -> list[str]:
     ]
 
 
-def source_choice(here: Address, names: Sequence[str], chosen: str | None) -> Part | None:
+def source_choice(address: Address, names: Sequence[str], chosen: str | None) -> Part | None:
     """Return links to the same page over all messages and over those of each source; None for a single one."""
     if len(names) < 2:
         return None
     ways = [("all", None), *((name, name) for name in names)]
     return html.Nav(
-        ["Messages of: ", *(_way(here, text, name, is_current=name == chosen) for text, name in ways)],
+        ["Messages of: ", *(_way(address, text, name, is_current=name == chosen) for text, name in ways)],
         **aria(label="messages of a source"),
     )
 
 
-def _way(here: Address, text: str, source: str | None, *, is_current: bool) -> Part:
+def _way(address: Address, text: str, source: str | None, *, is_current: bool) -> Part:
     marks = aria(current="true") if is_current else {}
-    href = here.asking(source=source).href
+    href = address.asking(source=source).href
     return dmc.Anchor(text, href=href, size="sm", fw=700 if is_current else 400, className="nav-link", **marks)
 
 
-def source_of(here: Address, names: Sequence[str]) -> str | None:
+def source_of(address: Address, names: Sequence[str]) -> str | None:
     """Return the source that the address names; None: all of them, also if it names none of these."""
-    source = here.query.get("source")
+    source = address.query.get("source")
     return source if len(names) > 1 and source in names else None
 
 

@@ -35,7 +35,7 @@ PAGES: Final[tuple[Page[Any], ...]] = (
 def find(path: str) -> tuple[Page[Any], dict[str, str]] | None:
     """Return the page of a path, and what its path is of; None: there is none."""
     for page in PAGES:
-        of = page.match(path)
-        if of is not None:
-            return page, of
+        params = page.match(path)
+        if params is not None:
+            return page, params
     return None

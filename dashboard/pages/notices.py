@@ -51,8 +51,8 @@ def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
 
 def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
     """Read as `attempt`, for content that a page can do without."""
-    found = attempt(read, *args)
-    return None if isinstance(found, Failed) else found
+    value = attempt(read, *args)
+    return None if isinstance(value, Failed) else value
 
 
 def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
@@ -68,14 +68,14 @@ def not_done(failed: Failed) -> Part:
     return alert("Not done", f"{failed.detail} Try again.", "red", "✖")
 
 
-def set_aside(rows: Sequence[UnreadableRow], here: Address) -> Part | None:
+def set_aside(rows: Sequence[UnreadableRow], address: Address) -> Part | None:
     """Draw which definitions are set aside; None if none is."""
     if not rows:
         return None
     summary = (
         f"Nothing is judged of a pipeline until its definition can be read: {some_of([str(row) for row in rows])}. "
     )
-    link = dmc.Anchor("Health", href=here.to(links.HEALTH).href)
+    link = dmc.Anchor("Health", href=address.to(links.HEALTH).href)
     return alert("Set aside", [summary, link, " has more."], "orange", "!")
 
 
@@ -92,29 +92,29 @@ def no_pipeline(person: Person) -> Part:
     return alert("No pipeline yet", lines, "blue", "＋")
 
 
-def unknown_pipeline(name: str, names: list[str], here: Address) -> Part:
+def unknown_pipeline(name: str, names: list[str], address: Address) -> Part:
     summary: list[Any] = [f"There is no pipeline named {name}. "]
     if names:
         summary.append("There are: ")
-        for at, known in enumerate(names[:20]):
-            summary += [", " if at else "", dmc.Anchor(known, href=here.to(links.pipeline(known)).href)]
+        for index, known in enumerate(names[:20]):
+            summary += [", " if index else "", dmc.Anchor(known, href=address.to(links.pipeline(known)).href)]
     return alert("Unknown pipeline", summary, "orange", "?")
 
 
-def no_such_page(here: Address) -> Part:
+def no_such_page(address: Address) -> Part:
     summary = [
         "Nothing is served at this address. ",
-        dmc.Anchor("Go to the overview", href=here.to(links.OVERVIEW).href),
+        dmc.Anchor("Go to the overview", href=address.to(links.OVERVIEW).href),
     ]
     return alert("No such page", summary, "orange", "?")
 
 
 def of_condition(
-    found: Condition, fresh: Freshness, definition: Definition, here: Address, now_s: float
+    condition_: Condition, fresh: Freshness, definition: Definition, address: Address, now_s: float
 ) -> Part | None:
     """Return the notice over a pipeline's page; None where all is well."""
-    zone, name = here.zone, definition.name
-    match found:
+    zone, name = address.zone, definition.name
+    match condition_:
         case Condition.NOT_CLOSED:
             return alert("Not closed yet", _not_closed(fresh, definition), "blue", "…")
         case Condition.BLIND:

@@ -188,8 +188,8 @@ class Page(Generic[R]):
         """Read and draw the notice and all panels, in this order; not those that come `once` a store that is still
         `waiting` holds something."""
         panels = (self.notice_panel, *self.panels)
-        wanted = [panel for panel in panels if panel.once not in waiting]
-        values = iter(self.drawn(visit, wanted))
+        due = [panel for panel in panels if panel.once not in waiting]
+        values = iter(self.drawn(visit, due))
         drawn = [next(values) if panel.once not in waiting else no_update for panel in panels]
         pairs = zip(panels, drawn, strict=True)
         return [no_update if visit.is_refresh and panel.is_steady else value for panel, value in pairs]
@@ -239,15 +239,15 @@ def _drawn_of(visit: Visit, panels: Sequence[Panel[R]], read: Callable[[Visit], 
     return [panel.draw(result, visit) for panel in panels]
 
 
-def led(address: Address, changed: Mapping[Control, Any], given: Mapping[str, Any]) -> Address:
+def led(address: Address, changed: Mapping[Control, Any], given_values: Mapping[str, Any]) -> Address:
     """Return where controls with new values lead. What only repeats the address leads nowhere: a control was filled
     from it. Nor does a button without clicks: it was mounted just now."""
-    wanted = address
+    target = address
     for control, value in changed.items():
         assert control.leads is not None
         if value if control.shows is None else (value or None) != (control.shows(address) or None):
-            wanted = control.leads(wanted, value, *(given[id_] for id_ in control.given))
-    return wanted
+            target = control.leads(target, value, *(given_values[id_] for id_ in control.given))
+    return target
 
 
 def pipeline_names(services: Services) -> list[str]:

@@ -130,7 +130,7 @@ def _element(tag: str, attributes: Mapping[str, Any], children: Part) -> Iterato
 
 def _attributes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in attributes.items():
-        known = _ATTRIBUTES.get(name, name if name.startswith("aria-") and name != "aria-live" else None)
+        attribute = _ATTRIBUTES.get(name, name if name.startswith("aria-") and name != "aria-live" else None)
         is_address = name in _ADDRESSES and str(value).startswith(_ADDRESSES[name])
-        if (known is not None or is_address) and value is not None:
-            yield known or name, str(value)
+        if (attribute is not None or is_address) and value is not None:
+            yield attribute or name, str(value)

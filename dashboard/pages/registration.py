@@ -59,11 +59,11 @@ def _register_drawing(app: Dash, services: Services, page: Page[Any]) -> None:
     async def draw(pathname: str | None, search: str | None, _tick: int | None, *more: Any) -> list[Any]:
         address, params = page.asked(pathname, search)
         dark = page.themed and more[0] == "dark"
-        given = more[int(page.themed) : len(more) - len(stores)]
+        given_values = more[int(page.themed) : len(more) - len(stores)]
         waiting = [store for store, data in zip(stores, more[len(more) - len(stores) :], strict=True) if not data]
         glance = None if page.glance is None else await services.threads.glance(page.glance, services)
         is_refresh = ctx.triggered_id == Shell.TICK
-        visit = Visit(services, address, params, time.time(), dark, is_refresh, given, glance)
+        visit = Visit(services, address, params, time.time(), dark, is_refresh, given_values, glance)
         drawn = await services.threads.read(notices.attempt, page.draw, visit, waiting)
         if isinstance(drawn, Failed):
             failure = notices.query_failed(drawn, address.zone, visit.now_s)
@@ -131,10 +131,10 @@ def _register_leading(app: Dash, page: Page[Any]) -> None:
     def lead(*values: Any) -> str:
         *values_of_controls, pathname, search = values
         address, _ = page.asked(pathname, search)
-        given = dict(zip(others, values_of_controls[len(controls) :], strict=True))
+        given_values = dict(zip(others, values_of_controls[len(controls) :], strict=True))
         changed = {
             control: value
             for control, value in zip(controls, values_of_controls[: len(controls)], strict=True)
             if f"{control.id}.{control.prop}" in ctx.triggered_prop_ids
         }
-        return step(address, led(address, changed, given))
+        return step(address, led(address, changed, given_values))

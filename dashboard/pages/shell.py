@@ -158,7 +158,7 @@ def _zone_select() -> Part:
     )
 
 
-def nav(here: links.Address, current: str, person: Person) -> Part:
+def nav(address: links.Address, current: str, person: Person) -> Part:
     """Return the pages that are of no single pipeline; `current` is the name of the page that is shown."""
     pages = [
         ("overview", "Overview", links.OVERVIEW),
@@ -168,10 +168,12 @@ def nav(here: links.Address, current: str, person: Person) -> Part:
     ]
     if person.role == "operator":
         pages.append(("audit", "Audit", links.AUDIT))
-    return dmc.Group([_nav_link(label, here.to(path).href, name == current) for name, label, path in pages], gap="xs")
+    return dmc.Group(
+        [_nav_link(label, address.to(path).href, name == current) for name, label, path in pages], gap="xs"
+    )
 
 
-def pipeline_nav(here: links.Address, pipeline: str, current: str) -> Part:
+def pipeline_nav(address: links.Address, pipeline: str, current: str) -> Part:
     """Return the pages of one pipeline, for their heads."""
     pages = [("pipeline", "Pipeline", links.pipeline(pipeline))]
     if asking().grants.may_see_ids(pipeline) or current == "message":
@@ -179,7 +181,7 @@ def pipeline_nav(here: links.Address, pipeline: str, current: str) -> Part:
     pages.append(("runs", "Runs", links.runs(pipeline)))
     pages.append(("report", "SLA report", links.report(pipeline)))
     return html.Nav(
-        dmc.Group([_nav_link(label, here.to(path).href, name == current) for name, label, path in pages], gap="xs"),
+        dmc.Group([_nav_link(label, address.to(path).href, name == current) for name, label, path in pages], gap="xs"),
         **aria(label=f"pages of {pipeline}"),
     )
 

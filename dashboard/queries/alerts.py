@@ -171,16 +171,16 @@ class Board:
 def read_board(store: Store, filters: IncidentFilters, span: TimeRange) -> Board:
     """Read open incidents, and the counts of everything else in this span."""
     holding = read_silences(store)
-    found = read_open(store, filters, holding)
+    open_incidents = read_open(store, filters, holding)
     waiting = read_pending(store, filters)
-    silent = sum(opened.withheld is not None for opened in found)
+    silent = sum(opened.withheld is not None for opened in open_incidents)
     with store.engine.connect() as connection:
         resolved = connection.execute(
             select(func.count()).select_from(incident_table).where(*_resolved(filters, span))
         ).scalar_one()
     outcomes = count_outcomes(store, filters, span)
     counts = Counts(
-        firing=len(found) - silent,
+        firing=len(open_incidents) - silent,
         pending=len(waiting),
         silenced=silent,
         history=resolved,
@@ -188,9 +188,9 @@ def read_board(store: Store, filters: IncidentFilters, span: TimeRange) -> Board
         silences=len(holding),
     )
     return Board(
-        found,
+        open_incidents,
         waiting,
-        [held.silence for held in holding],
+        [silence.silence for silence in holding],
         counts,
         read_leader(store),
         read_receivers(store),
@@ -201,21 +201,21 @@ def read_open(
     store: Store, filters: IncidentFilters, holding: Sequence[HeldSilence] | None = None
 ) -> list[OpenIncident]:
     """Return the open incidents, worst first. `holding`: the silences that hold now, where they are read already."""
-    found = chosen_incidents(store, [incident_table.c.state == "open", *filters.of(incident_table.c)], WORST_FIRST)
-    return _opened(store, found, read_silences(store) if holding is None else holding)
+    incidents = chosen_incidents(store, [incident_table.c.state == "open", *filters.of(incident_table.c)], WORST_FIRST)
+    return _opened(store, incidents, read_silences(store) if holding is None else holding)
 
 
 def read_pending(store: Store, filters: IncidentFilters) -> list[Pending]:
     """Rules that have begun to breach, critical ones first."""
     row = _pending_table.c
-    asked = select(_pending_table).where(*filters.of(row)).order_by(row.severity, row.pipeline, row.rule)
+    statement = select(_pending_table).where(*filters.of(row)).order_by(row.severity, row.pipeline, row.rule)
     with store.engine.connect() as connection:
         return [
             Pending(
-                each.pipeline, each.rule, each.kind, each.severity, each.breaches, each.needed, each.of,
-                each.first_window, each.last_window, each.text,
+                row.pipeline, row.rule, row.kind, row.severity, row.breaches, row.needed, row.of,
+                row.first_window, row.last_window, row.text,
             )
-            for each in connection.execute(asked)
+            for row in connection.execute(statement)
         ]  # fmt: skip
 
 
@@ -227,8 +227,8 @@ def read_history(
     row = incident_table.c
     with store.engine.connect() as connection:
         total = connection.execute(select(func.count()).select_from(incident_table).where(*chosen)).scalar_one()
-    found = chosen_incidents(store, chosen, (row.opened_at.desc(), row.id), size, (page - 1) * size)
-    return IncidentHistory(found, page, total, Times.of(courses(store, span.from_s, span.to_s, *filters.of(row))))
+    incidents = chosen_incidents(store, chosen, (row.opened_at.desc(), row.id), size, (page - 1) * size)
+    return IncidentHistory(incidents, page, total, Times.of(courses(store, span.from_s, span.to_s, *filters.of(row))))
 
 
 def read_incident(store: Store, incident_id: str) -> tuple[OpenIncident, IncidentRecord]:
@@ -238,25 +238,25 @@ def read_incident(store: Store, incident_id: str) -> tuple[OpenIncident, Inciden
         UnknownIncident: no id begins so.
         AmbiguousIncident: several do.
     """
-    found = read_record(store, incident_id)
-    if found.incident.examples:
-        store.look_at_ids("ids.incident", found.incident.pipeline, str(found.incident.id))
-    [opened] = _opened(store, [found.incident], read_silences(store))
-    return opened, found
+    record = read_record(store, incident_id)
+    if record.incident.examples:
+        store.look_at_ids("ids.incident", record.incident.pipeline, str(record.incident.id))
+    [opened] = _opened(store, [record.incident], read_silences(store))
+    return opened, record
 
 
-def _opened(store: Store, found: Sequence[Incident], holding: Sequence[HeldSilence]) -> list[OpenIncident]:
+def _opened(store: Store, incidents: Sequence[Incident], holding: Sequence[HeldSilence]) -> list[OpenIncident]:
     """Add the silences that match."""
     if not holding:
-        return [OpenIncident(each) for each in found]
+        return [OpenIncident(incident) for incident in incidents]
     with store.engine.connect() as connection:
         labels = pipeline_labels(connection)
 
-    def keeping(of: Incident) -> Silence | None:
-        known = labels_of(of, labels.get(of.pipeline))
-        return next((held.silence for held in holding if match_all(held.matchers, known)), None)
+    def keeping(incident: Incident) -> Silence | None:
+        incident_labels = labels_of(incident, labels.get(incident.pipeline))
+        return next((silence.silence for silence in holding if match_all(silence.matchers, incident_labels)), None)
 
-    return [OpenIncident(each, keeping(each) if each.is_open else None) for each in found]
+    return [OpenIncident(incident, keeping(incident) if incident.is_open else None) for incident in incidents]
 
 
 def _resolved(filters: IncidentFilters, span: TimeRange) -> list[ColumnElement[bool]]:

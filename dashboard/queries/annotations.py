@@ -102,24 +102,24 @@ def _incidents(store: Store, pipeline: str, span: TimeRange) -> tuple[tuple[Inci
         row.first_window < span.to_s,
         (row.state == "open") | (row.resolved_at >= datetime.fromtimestamp(span.from_s, UTC)),
     ]
-    found = chosen_incidents(store, chosen, (row.severity, row.opened_at.desc(), row.id), MAX_INCIDENTS)
+    incidents = chosen_incidents(store, chosen, (row.severity, row.opened_at.desc(), row.id), MAX_INCIDENTS)
     more = 0
-    if len(found) == MAX_INCIDENTS:
+    if len(incidents) == MAX_INCIDENTS:
         with store.engine.connect() as connection:
-            more = connection.execute(select(func.count()).where(*chosen)).scalar_one() - len(found)
-    found.sort(key=lambda incident: (incident.first_window_s, str(incident.id)))
-    return tuple(found), more
+            more = connection.execute(select(func.count()).where(*chosen)).scalar_one() - len(incidents)
+    incidents.sort(key=lambda incident: (incident.first_window_s, str(incident.id)))
+    return tuple(incidents), more
 
 
 def _versions(store: Store, pipeline: str, span: TimeRange) -> Sequence[Deploy]:
     row = tables.PipelineRow
-    asked = select(row.version, row.applied_at).where(
+    statement = select(row.version, row.applied_at).where(
         row.name == pipeline, row.applied_at >= span.from_s * 1_000, row.applied_at < span.to_s * 1_000
     )
     with store.engine.connect() as connection:
         return [
             Deploy(at_ms / 1_000, f"version {version} of the definition applied")
-            for version, at_ms in connection.execute(asked)
+            for version, at_ms in connection.execute(statement)
         ]
 
 
@@ -130,14 +130,16 @@ def _processes(store: Store, pipeline: str, span: TimeRange) -> list[Deploy]:
     newest = select(func.max(every.appended_at)).where(every.pipeline == pipeline).scalar_subquery()
     ended = case((row.closed | (row.appended_at < newest - SILENT_AFTER_MS), row.sent_at))
     version = row.labels["version"].astext
-    of = (row.pipeline == pipeline, row.started_at < span.to_s * 1_000)
+    conditions = (row.pipeline == pipeline, row.started_at < span.to_s * 1_000)
     changes = union_all(
-        select(row.node, row.started_at.label("at"), version.label("version"), literal(1).label("change")).where(*of),
-        select(row.node, ended, null(), literal(-1)).where(*of, ended.is_not(None), ended < span.to_s * 1_000),
+        select(row.node, row.started_at.label("at"), version.label("version"), literal(1).label("change")).where(
+            *conditions
+        ),
+        select(row.node, ended, null(), literal(-1)).where(*conditions, ended.is_not(None), ended < span.to_s * 1_000),
     ).subquery()
     change = changes.c
     minute = func.greatest(change.at // (1_000 * WINDOW_S), span.from_s // WINDOW_S - 1)
-    asked = (
+    statement = (
         select(
             change.node,
             func.min(change.at),
@@ -150,16 +152,16 @@ def _processes(store: Store, pipeline: str, span: TimeRange) -> list[Deploy]:
     )
     running: Counter[str] = Counter()
     versions: dict[str, set[str]] = {}
-    found: list[Deploy] = []
+    deploys: list[Deploy] = []
     with store.engine.connect() as connection:
-        for node, at_ms, started, stopped, seen in connection.execute(asked):
-            known, new = versions.setdefault(node, set()), sorted(set(seen or ()))
+        for node, at_ms, started, stopped, versions_seen in connection.execute(statement):
+            known_versions, new = versions.setdefault(node, set()), sorted(set(versions_seen or ()))
             if at_ms >= span.from_s * 1_000:
-                fresh = [each for each in new if known and each not in known]
-                found.append(_change(node, at_ms / 1_000, running[node], started, stopped, fresh))
+                fresh = [version for version in new if known_versions and version not in known_versions]
+                deploys.append(_change(node, at_ms / 1_000, running[node], started, stopped, fresh))
             running[node] += started - stopped
-            known.update(new)
-    return found[-MAX_CHANGES:]
+            known_versions.update(new)
+    return deploys[-MAX_CHANGES:]
 
 
 def _change(node: str, at_s: float, before: int, started: int, stopped: int, versions: Sequence[str]) -> Deploy:

@@ -52,14 +52,14 @@ class AuditFilters:
 
     def conditions(self) -> list[ColumnElement[bool]]:
         row = audit_table.c
-        found: list[ColumnElement[bool]] = []
+        clauses: list[ColumnElement[bool]] = []
         if self.actor is not None:
-            found.append(row.actor.icontains(self.actor, autoescape=True))
+            clauses.append(row.actor.icontains(self.actor, autoescape=True))
         if self.action is not None:
-            found.append(row.action == self.action)
+            clauses.append(row.action == self.action)
         if self.pipeline is not None:
-            found.append(row.pipelines.contains([self.pipeline]))
-        return found
+            clauses.append(row.pipelines.contains([self.pipeline]))
+        return clauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,13 @@ def read_audit(
     """
     require_operator()
     chosen = [within(audit_table.c.at, span), *filters.conditions()]
-    asked = select(audit_table).where(*chosen).order_by(audit_table.c.id.desc()).limit(size).offset((page - 1) * size)
+    statement = (
+        select(audit_table).where(*chosen).order_by(audit_table.c.id.desc()).limit(size).offset((page - 1) * size)
+    )
     with store.engine.connect() as connection:
         total = connection.execute(select(func.count()).select_from(audit_table).where(*chosen)).scalar_one()
-        found = [_entry(row, asking().grants) for row in connection.execute(asked)]
-    return AuditEntries(found, page, total)
+        entries = [_entry(row, asking().grants) for row in connection.execute(statement)]
+    return AuditEntries(entries, page, total)
 
 
 def _entry(row: Row[Any], grants: Grants) -> AuditEntry:

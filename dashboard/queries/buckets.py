@@ -131,9 +131,9 @@ class Bucket:
             "reasons_by_node": self.reasons,
             "lag_in_p95_ms": dict(self.lags.lag_in),
             "lag_out_p95_ms": dict(self.lags.lag_out),
-            "durations_ms": {place: structs.asdict(kept) for place, kept in self.durations.items()},
-            "destinations": [to_builtins(there) for there in self.destinations],
-            **({"sources": [to_builtins(there) for there in self.sources]} if self.sources else {}),
+            "durations_ms": {place: structs.asdict(lags) for place, lags in self.durations.items()},
+            "destinations": [to_builtins(destination) for destination in self.destinations],
+            **({"sources": [to_builtins(source) for source in self.sources]} if self.sources else {}),
             "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
         }
 
@@ -144,9 +144,9 @@ def knows_messages(messages: int, verdicts: Collection[str]) -> bool:
     return messages > 0 or set(verdicts) == {"idle"}
 
 
-def _counts(found: Window | SourceCounts | Rollup, verdicts: Collection[str]) -> dict[str, Any]:
-    is_known = knows_messages(found.messages, verdicts)
-    return {name: getattr(found, name) if is_known else None for name in _COUNTS}
+def _counts(counts: Window | SourceCounts | Rollup, verdicts: Collection[str]) -> dict[str, Any]:
+    is_known = knows_messages(counts.messages, verdicts)
+    return {name: getattr(counts, name) if is_known else None for name in _COUNTS}
 
 
 def of_window(window: Window, graph: Graph, *, history: bool = False) -> Bucket:
@@ -157,19 +157,22 @@ def of_window(window: Window, graph: Graph, *, history: bool = False) -> Bucket:
         length_s=WINDOW_S,
         verdicts={verdict: 1},
         **_counts(window, [verdict]),
-        seen={there.name: there.beacons if there.distinct is None else there.distinct for there in window.checkpoints},
+        seen={
+            checkpoint.name: checkpoint.beacons if checkpoint.distinct is None else checkpoint.distinct
+            for checkpoint in window.checkpoints
+        },
         lost=window.lost,
         lost_at=dict(window.losses),
         on_time_share=window.on_time_share,
         e2e_ms=window.e2e_lag_ms,
         lags=hops.of_window(window, graph),
         durations={
-            label: kept
-            for label, kept in [
+            label: lags
+            for label, lags in [
                 *((node_label(node.name), node.process_duration_ms) for node in window.nodes),
                 *((link_label(link.source, link.target), link.queue_time_ms) for link in window.links),
             ]
-            if kept.p95 is not None
+            if lags.p95 is not None
         },
         reasons=window.reasons_by_node or {},
         destinations=window.destinations,
@@ -191,7 +194,7 @@ def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucke
         on_time_share=total.on_time_share,
         e2e_ms=Lags.of(total.e2e_lags),
         lags=hops.of_checkpoints(cache(total.p95_ms), graph),
-        durations={label: Percentiles.of(kept) for label, kept in total.durations.items()},
+        durations={label: Percentiles.of(lags) for label, lags in total.durations.items()},
         reasons=total.reasons,
         destinations=[sums.at_destination(name) for name, sums in total.destinations.items()],
         sources=[sums.of_source(name) for name, sums in total.sources.items()],

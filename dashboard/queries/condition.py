@@ -55,7 +55,7 @@ def read_freshness_of(store: Store, pipelines: Sequence[str], now_s: float) -> d
     """Return how recent what is known of each of these pipelines is, in one statement however many they are."""
     names = names_of(pipelines)
     newest, live, reports = _newest_window(names.c.name), _newest_tally(names.c.name), _reports(pipelines, now_s)
-    asked = select(
+    statement = select(
         names.c.name,
         newest.c.window_start,
         newest.c.verdict,
@@ -67,7 +67,7 @@ def read_freshness_of(store: Store, pipelines: Sequence[str], now_s: float) -> d
         names.outerjoin(newest, true()).outerjoin(live, true()).outerjoin(reports, reports.c.pipeline == names.c.name)
     )
     with store.engine.connect() as connection:
-        rows = connection.execute(asked).all()
+        rows = connection.execute(statement).all()
     return {
         row.name: Freshness(
             newest_s=row.window_start,

@@ -92,40 +92,50 @@ class ConsumerGroup:
     def status(self) -> Status | None:
         """The status of its worst partition; a group that does not exist has committed nothing."""
         is_dead = self.described is not None and self.described.state == DEAD
-        return NOT_COMMITTED if is_dead and not self.partitions else worst(one.status for one in self.partitions)
+        return (
+            NOT_COMMITTED
+            if is_dead and not self.partitions
+            else worst(partition.status for partition in self.partitions)
+        )
 
     @property
     def lag(self) -> int | None:
         """Offsets over all partitions that are committed; None if one is not known, or there is none."""
-        return _sum(one.lag for one in self._committed)
+        return _sum(partition.lag for partition in self._committed)
 
     @property
     def _committed(self) -> list[PartitionNow]:
         """Those but for which nothing is committed, so that it is not known what waits."""
-        return [one for one in self.partitions if one.lag is not None or one.status != NOT_COMMITTED]
+        return [
+            partition for partition in self.partitions if partition.lag is not None or partition.status != NOT_COMMITTED
+        ]
 
     @property
     def velocity(self) -> Velocity:
         """Offsets per second over all partitions; None if one is not known, or there is none."""
-        moving = [one.velocity for one in self.partitions]
-        return Velocity(_sum(each.commits_per_s for each in moving), _sum(each.appends_per_s for each in moving))
+        moving = [partition.velocity for partition in self.partitions]
+        return Velocity(
+            _sum(partition.commits_per_s for partition in moving), _sum(partition.appends_per_s for partition in moving)
+        )
 
     @property
     def catches_up_s(self) -> float | None:
         """Seconds until nothing waits in any partition; None if one falls behind, or is not known."""
-        found = [one.catches_up_s for one in self._committed]
-        known = [each for each in found if each is not None]
-        return max(known) if known and len(known) == len(found) else None
+        durations = [partition.catches_up_s for partition in self._committed]
+        known_durations = [duration for duration in durations if duration is not None]
+        return max(known_durations) if known_durations and len(known_durations) == len(durations) else None
 
     @property
     def deletes_ms(self) -> int | None:
         """When the first message that waits in any partition is deleted at the earliest (epoch ms)."""
-        return min((one.deletes_ms for one in self.partitions if one.deletes_ms is not None), default=None)
+        return min(
+            (partition.deletes_ms for partition in self.partitions if partition.deletes_ms is not None), default=None
+        )
 
     def at_risk(self, now_s: float) -> GroupAtRisk | None:
         """Return what is lost ahead, at the present velocity, or was within the last minutes; None for nothing."""
-        found = [one for one in self.partitions if one.loss_ms is not None or one.deleted]
-        return GroupAtRisk.of(found, now_s) if found else None
+        partitions = [partition for partition in self.partitions if partition.loss_ms is not None or partition.deleted]
+        return GroupAtRisk.of(partitions, now_s) if partitions else None
 
     def document(self, now_s: float) -> ConsumerGroupDocument:
         described, risk = self.described, self.at_risk(now_s)
@@ -146,7 +156,7 @@ class ConsumerGroup:
             "loss_from": rfc3339(int(risk.loss_s)) if risk is not None and has_loss else None,
             "at_risk": risk.messages if risk is not None else 0,
             "deleted_unread": self.deleted,
-            "partitions": [_partition(one) for one in self.partitions],
+            "partitions": [_partition(partition) for partition in self.partitions],
         }
 
 
@@ -157,43 +167,43 @@ def read_consumer_groups(store: Store, stored: StoredPipeline, span: TimeRange, 
         return []
     with store.engine.connect() as connection:
         partitions = read_partitions(connection, stored.name, now_s)
-        described = {(one.node, one.group): one for one in read_groups(connection, stored.name)}
+        described = {(group.node, group.group): group for group in read_groups(connection, stored.name)}
         deleted = read_deleted(connection, stored.name, span.from_s, span.to_s)
     return [
         ConsumerGroup(
             node,
             group or "",
             described.get((node, group or "")),
-            tuple(sorted((one for one in partitions if one.of[:2] == (node, group)), key=_goodness)),
+            tuple(sorted((partition for partition in partitions if partition.of[:2] == (node, group)), key=_goodness)),
             deleted.get((node, group or ""), 0),
         )
         for node, group in named
     ]
 
 
-def _goodness(one: PartitionNow) -> tuple[int, int, int, str, int]:
+def _goodness(partition: PartitionNow) -> tuple[int, int, int, str, int]:
     """Return how well a partition stands: by what it loses, then by its status, then by its lag."""
-    loss_ms = 2**62 if one.loss_ms is None else one.loss_ms
-    status = 1 if one.status is None else -STATUSES.index(one.status)
-    return loss_ms, status, -(one.lag or 0), one.of.topic, one.of.partition
+    loss_ms = 2**62 if partition.loss_ms is None else partition.loss_ms
+    status = 1 if partition.status is None else -STATUSES.index(partition.status)
+    return loss_ms, status, -(partition.lag or 0), partition.of.topic, partition.of.partition
 
 
-def _partition(one: PartitionNow) -> GroupPartitionDocument:
+def _partition(partition: PartitionNow) -> GroupPartitionDocument:
     return {
-        "topic": one.of.topic,
-        "partition": one.of.partition,
-        "read_at": _moment(one.asked_ms),
-        "status": one.status,
-        "lag": one.lag,
-        "behind_ms": one.behind_ms,
-        "committed": one.committed,
-        "log": {"start": one.log_start, "end": one.log_end},
-        **_velocity(one.velocity),
-        "catches_up_s": one.catches_up_s,
-        "kept_by": one.kept_by,
-        "deletes_from": _moment(one.deletes_ms),
-        "loss_from": _moment(one.loss_ms),
-        "at_risk": one.at_risk or 0,
+        "topic": partition.of.topic,
+        "partition": partition.of.partition,
+        "read_at": _moment(partition.asked_ms),
+        "status": partition.status,
+        "lag": partition.lag,
+        "behind_ms": partition.behind_ms,
+        "committed": partition.committed,
+        "log": {"start": partition.log_start, "end": partition.log_end},
+        **_velocity(partition.velocity),
+        "catches_up_s": partition.catches_up_s,
+        "kept_by": partition.kept_by,
+        "deletes_from": _moment(partition.deletes_ms),
+        "loss_from": _moment(partition.loss_ms),
+        "at_risk": partition.at_risk or 0,
     }
 
 
@@ -207,6 +217,6 @@ def _moment(epoch_ms: int | None) -> str | None:
 
 def _sum(values: Iterable[N | None]) -> N | None:
     """Return the sum; None if one is not known, or there is none."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return sum(known) if found and len(known) == len(found) else None
+    all_values = list(values)
+    known_values = [value for value in all_values if value is not None]
+    return sum(known_values) if all_values and len(known_values) == len(all_values) else None

@@ -132,8 +132,8 @@ class ConsumerLag:
             "bucket_seconds": self.bucket_s,
             "watched": dict(self.watched),
             "series": [
-                {**of.document(), "buckets": [bucket.document() for bucket in buckets]}
-                for of, buckets in self.series.items()
+                {**group.document(), "buckets": [bucket.document() for bucket in buckets]}
+                for group, buckets in self.series.items()
             ],
         }
 
@@ -143,11 +143,11 @@ def read_consumer_lag(store: Store, stored: StoredPipeline, span: TimeRange, by:
     length_s, nodes = bucket_s(span), stored.definition.graph.nodes
     with store.engine.connect() as connection:
         rows = connection.execute(_buckets(_minutes(stored.name, span, by), length_s)).all()
-    rank = {node: at for at, node in enumerate(nodes)}
+    rank = {node: index for index, node in enumerate(nodes)}
     ordered = sorted(rows, key=lambda row: (rank.get(row.node, len(rank)), Of(*row[:4]), row.start_s))
     series = {
-        of: tuple(LagBucket(row.start_s, length_s, *row[5:]) for row in found)
-        for of, found in groupby(ordered, key=lambda row: Of(*row[:4]))
+        group: tuple(LagBucket(row.start_s, length_s, *row[5:]) for row in rows)
+        for group, rows in groupby(ordered, key=lambda row: Of(*row[:4]))
     }
     return ConsumerLag(stored.name, span, length_s, stored.definition.groups, series)
 
@@ -155,7 +155,7 @@ def read_consumer_lag(store: Store, stored: StoredPipeline, span: TimeRange, by:
 def read_lag_now(store: Store, pipelines: Sequence[str], now_s: float) -> dict[tuple[str, str], LagNow]:
     """Read the newest consumer lag, two minutes old at most, by pipeline and node."""
     row = tables.ConsumerLagRow
-    asked = (
+    statement = (
         select(
             row.pipeline,
             row.node,
@@ -168,7 +168,7 @@ def read_lag_now(store: Store, pipelines: Sequence[str], now_s: float) -> dict[t
         .order_by(row.window_start)
     )
     with store.engine.connect() as connection:
-        return {(name, node): LagNow(*values) for name, node, *values in connection.execute(asked)}
+        return {(name, node): LagNow(*values) for name, node, *values in connection.execute(statement)}
 
 
 def _of_all(total: Callable[..., ColumnElement[Any]], column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
@@ -182,11 +182,11 @@ def _of_all(total: Callable[..., ColumnElement[Any]], column: InstrumentedAttrib
 def _minutes(pipeline: str, span: TimeRange, by: By) -> Subquery:
     """Minute by minute."""
     row = tables.ConsumerLagRow
-    of: list[Any] = [row.node, row.consumer_group]
+    columns: list[Any] = [row.node, row.consumer_group]
     inputs: list[Any] = [row.topic, row.topic_partition]
     return (
         select(
-            *of,
+            *columns,
             *(inputs if by == "partition" else [null().label(column.key) for column in inputs]),
             row.window_start,
             *(_of_all(func.sum, column) for column in (row.offsets, row.offsets_max)),
@@ -194,22 +194,22 @@ def _minutes(pipeline: str, span: TimeRange, by: By) -> Subquery:
             *(_of_all(func.sum, column) for column in (row.in_flight, row.in_flight_max)),
         )
         .where(row.pipeline == pipeline, row.window_start >= span.from_s, row.window_start < span.to_s)
-        .group_by(*of, *(inputs if by == "partition" else ()), row.window_start)
+        .group_by(*columns, *(inputs if by == "partition" else ()), row.window_start)
         .subquery()
     )
 
 
 def _buckets(minutes: Subquery, length_s: int) -> Select[*tuple[Any, ...]]:
     """Node, group, topic, partition, start, and the values in the order in which a bucket has them."""
-    at = minutes.c.window_start
+    start_s = minutes.c.window_start
 
     def last(column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return func.array_agg(aggregate_order_by(column, at.desc()), type_=ARRAY(BigInteger))[1]
+        return func.array_agg(aggregate_order_by(column, start_s.desc()), type_=ARRAY(BigInteger))[1]
 
-    of = [minutes.c[name] for name in ("node", "consumer_group", "topic", "topic_partition")]
-    start = (at // length_s * length_s).label("start_s")
+    columns = [minutes.c[name] for name in ("node", "consumer_group", "topic", "topic_partition")]
+    start = (start_s // length_s * length_s).label("start_s")
     return select(
-        *of,
+        *columns,
         start,
         last(minutes.c.offsets),
         func.max(minutes.c.offsets_max),
@@ -217,4 +217,4 @@ def _buckets(minutes: Subquery, length_s: int) -> Select[*tuple[Any, ...]]:
         func.max(minutes.c.behind_max_ms),
         last(minutes.c.in_flight),
         func.max(minutes.c.in_flight_max),
-    ).group_by(*of, start)
+    ).group_by(*columns, start)

@@ -64,8 +64,8 @@ def read_deliveries(
 ) -> Deliveries:
     """Read deliveries of a span, sent or waiting. Pages count from 1. Tests of receivers belong to no pipeline."""
     outbox, about = outbox_table, incident_table.c
-    rank = case({outcome: at for at, outcome in enumerate(_FIRST)}, value=_OUTCOME, else_=len(_FIRST))
-    asked = (
+    rank = case({outcome: index for index, outcome in enumerate(_FIRST)}, value=_OUTCOME, else_=len(_FIRST))
+    statement = (
         select(*WITHOUT_BODY, about.pipeline, about.rule)
         .select_from(outbox.outerjoin(incident_table, about.id == outbox.c.incident_id))
         .where(*_queued(filters, span))
@@ -75,17 +75,17 @@ def read_deliveries(
     )
     with store.engine.connect() as connection:
         # mypy takes rows of more than nine columns for something other than rows
-        rows: list[Row[Any]] = list(connection.execute(asked))
-    found = [delivery(row, row.pipeline, row.rule) for row in rows]
-    return Deliveries(found, page, count_outcomes(store, filters, span))
+        rows: list[Row[Any]] = list(connection.execute(statement))
+    deliveries = [delivery(row, row.pipeline, row.rule) for row in rows]
+    return Deliveries(deliveries, page, count_outcomes(store, filters, span))
 
 
 def count_outcomes(store: Store, filters: IncidentFilters, span: TimeRange) -> dict[str, int]:
     """Return how many deliveries there are of each outcome, in the order in which they are shown."""
     joined = outbox_table.outerjoin(incident_table, incident_table.c.id == outbox_table.c.incident_id)
-    asked = select(_OUTCOME, func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_OUTCOME)
+    statement = select(_OUTCOME, func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_OUTCOME)
     with store.engine.connect() as connection:
-        counted: dict[str, int] = dict(connection.execute(asked).all())
+        counted: dict[str, int] = dict(connection.execute(statement).all())
     return {outcome: counted[outcome] for outcome in _FIRST if outcome in counted}
 
 

@@ -36,12 +36,12 @@ def read_gaps(store: Store, pipeline: str, window_start_s: int, now_s: float) ->
     only a changed definition makes a node unsure: `windows --json` names such nodes all the same."""
     now_ms = int(now_s * 1_000)
     window, tally, emitter = tables.WindowRow, tables.TallyRow, tables.EmitterRow
-    here = (tally.pipeline == pipeline, tally.window_start == window_start_s)
+    in_window = (tally.pipeline == pipeline, tally.window_start == window_start_s)
     columns = (tally.emitter, tally.node, tally.checkpoint, tally.replay, tally.beacons, tally.dropped)
     packed = select(window.facts).where(window.pipeline == pipeline, window.window_start == window_start_s)
     with store.engine.connect() as connection:
         emitters = read_emitters(connection, [pipeline], now_ms)[pipeline]
-        rows = connection.execute(select(*columns).where(*here)).all()
+        rows = connection.execute(select(*columns).where(*in_window)).all()
         found = connection.execute(select(emitter.emitter, emitter.host).where(emitter.pipeline == pipeline))
         hosts = {row.emitter: row.host for row in found}
         raw = connection.execute(packed).scalar_one_or_none()

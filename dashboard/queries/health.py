@@ -192,15 +192,15 @@ class Health:
             yield HealthProblem(missing, "Name some in the alerting file.")
 
     def _of_taps(self) -> Iterator[HealthProblem]:
-        for state, (one, several, todo) in _TAP_PROBLEMS.items():
-            if found := [tap for tap in self.taps if tap.state is state]:
-                named, more = found[0], " among them"
+        for state, (singular, several, todo) in _TAP_PROBLEMS.items():
+            if taps := [tap for tap in self.taps if tap.state is state]:
+                named, more = taps[0], " among them"
                 if state is TapState.WAITING:
                     more += f": {named.trouble}"
                 elif state is TapState.BEHIND:
-                    named = max(found, key=lambda tap: tap.behind_s or 0.0)
+                    named = max(taps, key=lambda tap: tap.behind_s or 0.0)
                     more = "" if named.behind_s is None else f" by {fmt.duration_s(named.behind_s)}"
-                what = f"{_many(len(found), f'tap {one}', f'taps {several}')}, that of {_named(named)}{more}."
+                what = f"{_many(len(taps), f'tap {singular}', f'taps {several}')}, that of {_named(named)}{more}."
                 yield HealthProblem(what, todo, "blind")
 
     def _of_pipelines(self) -> Iterator[HealthProblem]:
@@ -257,7 +257,7 @@ class Health:
                 "blind",
             )
         lately_s = self.now_s - DAY_S
-        unread = [tap for tap in self.taps if any(found.at_s >= lately_s for found in tap.unreadable)]
+        unread = [tap for tap in self.taps if any(records.at_s >= lately_s for records in tap.unreadable)]
         if unread:
             yield HealthProblem(
                 f"{_many(len(unread), 'tap', 'taps')} met records that cannot be read in the last 24 hours, that of "
@@ -314,8 +314,8 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
         )
 
 
-def _many(number: int, one: str, several: str) -> str:
-    return f"{fmt.count(number)} {one if number == 1 else several}"
+def _many(number: int, singular: str, several: str) -> str:
+    return f"{fmt.count(number)} {singular if number == 1 else several}"
 
 
 def _named(tap: TapStatus) -> str:

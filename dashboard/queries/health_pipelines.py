@@ -170,7 +170,7 @@ def read_closings(
         PipelineClosing(name, fresh[name].newest_s, *missing.get(name, (0, None)), grace_ms)
         for name, grace_ms in graces_ms.items()
     ]
-    return sorted(closings, key=lambda found: (-found.waits_s(now_s), found.newest_s or 0, found.pipeline))
+    return sorted(closings, key=lambda closing: (-closing.waits_s(now_s), closing.newest_s or 0, closing.pipeline))
 
 
 def _read_first_tally(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
@@ -183,9 +183,9 @@ def _read_first_tally(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
         .limit(1)
         .lateral("first")
     )
-    asked = select(names.c.name, first.c.window_start).select_from(names.join(first, true()))
+    statement = select(names.c.name, first.c.window_start).select_from(names.join(first, true()))
     with store.engine.connect() as connection:
-        return {row.name: row.window_start for row in connection.execute(asked)}
+        return {row.name: row.window_start for row in connection.execute(statement)}
 
 
 _MISSING: Final = text("""
@@ -206,16 +206,16 @@ def _read_missing(store: Store, ranges: Mapping[str, TimeRange]) -> dict[str, tu
     """Return how many minutes of each range have no window, counted from the first that there is one of,
     and the oldest of them."""
     edges = {"firsts": [some.from_s for some in ranges.values()], "ends": [some.to_s for some in ranges.values()]}
-    given = {"names": list(ranges), **edges, "window_s": WINDOW_S}
+    parameters = {"names": list(ranges), **edges, "window_s": WINDOW_S}
     with store.engine.connect() as connection:
-        return {row.name: (row.due, row.oldest_s) for row in connection.execute(_MISSING, given)}
+        return {row.name: (row.due, row.oldest_s) for row in connection.execute(_MISSING, parameters)}
 
 
 def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[NodeHealth]:
     """Return every node that ever reported: what is bad first, then by when it was last heard."""
     row, now_ms = tables.EmitterRow, int(now_s * 1_000)
     silent, lately = is_silent(now_ms), is_lately(now_ms)
-    asked: Select[*tuple[Any, ...]] = (
+    query: Select[*tuple[Any, ...]] = (
         select(
             row.pipeline,
             row.node,
@@ -233,10 +233,10 @@ def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Nod
     with store.engine.connect() as connection:
         nodes = [
             NodeHealth(
-                **{**found._mapping, "reported_s": float(found.reported_s)},
-                consumer_lag=lags.get((found.pipeline, found.node)),
+                **{**row._mapping, "reported_s": float(row.reported_s)},
+                consumer_lag=lags.get((row.pipeline, row.node)),
             )
-            for found in connection.execute(asked)
+            for row in connection.execute(query)
         ]
     return sorted(
         nodes, key=lambda node: (not node.is_bad, not node.silent, -node.reported_s, node.pipeline, node.node)
@@ -246,7 +246,7 @@ def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Nod
 def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[SilentEmitter]:
     """Emitters that fell silent within a day, the last first; of very many the last `SILENT_LISTED`."""
     row, now_ms = tables.EmitterRow, int(now_s * 1_000)
-    asked = (
+    statement = (
         select(row.pipeline, row.node, row.host, row.emitter, row.appended_at, is_awaited(now_ms))
         .where(tables.is_any(row.pipeline, pipelines), is_silent(now_ms), is_lately(now_ms))
         .order_by(row.appended_at.desc(), row.pipeline, row.node, row.emitter)
@@ -255,14 +255,14 @@ def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[Si
     with store.engine.connect() as connection:
         return [
             SilentEmitter(name, node, host, emitter.hex(), appended_ms / 1_000, is_awaited)
-            for name, node, host, emitter, appended_ms, is_awaited in connection.execute(asked)
+            for name, node, host, emitter, appended_ms, is_awaited in connection.execute(statement)
         ]
 
 
 def read_hosts(store: Store, pipelines: Sequence[str], now_s: float) -> list[Host]:
     """Return the hosts of emitters that were heard in the last hour: the clock that is furthest off first."""
     row = tables.EmitterRow
-    asked: Select[*tuple[Any, ...]] = (
+    query: Select[*tuple[Any, ...]] = (
         select(
             row.host,
             func.min(row.skew_ms).label("least"),
@@ -273,8 +273,5 @@ def read_hosts(store: Store, pipelines: Sequence[str], now_s: float) -> list[Hos
         .group_by(row.host)
     )
     with store.engine.connect() as connection:
-        hosts = [
-            Host(found.host, max(found.least, found.most, key=abs), found.emitters)
-            for found in connection.execute(asked)
-        ]
+        hosts = [Host(row.host, max(row.least, row.most, key=abs), row.emitters) for row in connection.execute(query)]
     return sorted(hosts, key=lambda host: (-abs(host.skew_ms), host.host))

@@ -96,8 +96,8 @@ class ReportsStatus:
         return bool(self.behind) and (self.appended_s is None or now_s - self.appended_s > STUCK_AFTER_S)
 
     def document(self) -> ReportsDocument:
-        at = None if self.appended_s is None else rfc3339(self.appended_s)
-        return {"newest_report": at, "behind": self.behind, "why_not_known": self.why or None}
+        appended_at = None if self.appended_s is None else rfc3339(self.appended_s)
+        return {"newest_report": appended_at, "behind": self.behind, "why_not_known": self.why or None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,25 +220,25 @@ def read_reports(connection: Connection, ends: Ends) -> ReportsStatus:
 
 def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
     """Count bad records by topic and reason, most first."""
-    counted, kept = tables.QuarantineCountRow, tables.QuarantinedRow
+    counted, sample_row = tables.QuarantineCountRow, tables.QuarantinedRow
     sample = (
-        select(kept.first_bytes, kept.found_at)
-        .where(kept.topic == counted.topic, kept.reason == counted.reason)
-        .order_by(kept.found_at.desc())
+        select(sample_row.first_bytes, sample_row.found_at)
+        .where(sample_row.topic == counted.topic, sample_row.reason == counted.reason)
+        .order_by(sample_row.found_at.desc())
         .limit(1)
     )
-    first_bytes = sample.with_only_columns(kept.first_bytes).scalar_subquery()
-    found_at = sample.with_only_columns(kept.found_at).scalar_subquery()
+    first_bytes = sample.with_only_columns(sample_row.first_bytes).scalar_subquery()
+    found_at = sample.with_only_columns(sample_row.found_at).scalar_subquery()
     total = func.sum(counted.count)
-    asked = (
+    statement = (
         select(counted.topic, counted.reason, total, first_bytes, found_at)
         .where(counted.hour >= period_of("hour", int(now_s) - DAY_S))
         .group_by(counted.topic, counted.reason)
         .order_by(total.desc(), counted.topic, counted.reason)
     )
     return [
-        BadRecords(topic, reason, int(number), None if first is None else first.hex(" "), moment(at))
-        for topic, reason, number, first, at in _all(connection, asked)
+        BadRecords(topic, reason, int(number), None if first is None else first.hex(" "), moment(at_ms))
+        for topic, reason, number, first, at_ms in _all(connection, statement)
     ]
 
 
@@ -248,10 +248,12 @@ def read_set_aside(
     """Read the work of these pipelines that failed and was set aside alone, newest failure first, after the rows that
     were found `unreadable` now."""
     row = tables.SetAsideRow
-    asked = select(row.kind, row.pipeline, row.item, row.error, row.failed_at, row.tries)
-    found = _all(connection, asked.where(tables.is_any(row.pipeline, pipelines)).order_by(row.failed_at.desc()))
-    own = [SetAsideItem(each.kind, each.pipeline, each.name, each.why, now_s, 1) for each in unreadable]
-    stored = [SetAsideItem(kind, name, item, error, at / 1_000, tries) for kind, name, item, error, at, tries in found]
+    statement = select(row.kind, row.pipeline, row.item, row.error, row.failed_at, row.tries)
+    rows = _all(connection, statement.where(tables.is_any(row.pipeline, pipelines)).order_by(row.failed_at.desc()))
+    own = [SetAsideItem(row.kind, row.pipeline, row.name, row.why, now_s, 1) for row in unreadable]
+    stored = [
+        SetAsideItem(kind, name, item, error, at_ms / 1_000, tries) for kind, name, item, error, at_ms, tries in rows
+    ]
     same = {(item.kind, item.pipeline, item.item) for item in own}
     return [*own, *(item for item in stored if (item.kind, item.pipeline, item.item) not in same)]
 
@@ -264,14 +266,17 @@ def read_strangers(
     row = tables.StrangerRow
     is_unknown = (row.kind == "pipeline") & row.pipeline.not_in(names_not_deleted())
     is_checkpoint = (row.kind == "checkpoint") & tables.is_any(row.pipeline, definitions)
-    asked = (
+    statement = (
         select(row.kind, row.pipeline, row.checkpoint, row.since)
         .where(is_unknown | is_checkpoint, true() if pipeline is None else row.pipeline == pipeline)
         .order_by(row.since.desc(), row.pipeline, row.checkpoint)
     )
-    found = [StrangeName(kind, name, at, since_ms / 1_000) for kind, name, at, since_ms in _all(connection, asked)]
-    known = {name: _known(definitions[name]) for name in {one.pipeline for one in found} & definitions.keys()}
-    return [one for one in found if one.checkpoint not in known.get(one.pipeline, ())]
+    names = [
+        StrangeName(kind, name, name_at, since_ms / 1_000)
+        for kind, name, name_at, since_ms in _all(connection, statement)
+    ]
+    declared = {name: _known(definitions[name]) for name in {name.pipeline for name in names} & definitions.keys()}
+    return [name for name in names if name.checkpoint not in declared.get(name.pipeline, ())]
 
 
 def _known(definition: Definition) -> frozenset[str]:
@@ -282,7 +287,7 @@ def _known(definition: Definition) -> frozenset[str]:
 
 def read_sizes(connection: Connection) -> list[Size]:
     """Return the tables of lagloss, the largest first."""
-    asked = text(
+    query = text(
         "SELECT c.relname, coalesce(tree.bytes, pg_total_relation_size(c.oid)) AS bytes, tree.partitions "
         "FROM pg_class c CROSS JOIN LATERAL ("
         "SELECT sum(pg_total_relation_size(relid))::bigint AS bytes, count(*) FILTER (WHERE isleaf) AS partitions "
@@ -294,7 +299,7 @@ def read_sizes(connection: Connection) -> list[Size]:
     names = [table.name for table in tables.Base.metadata.sorted_tables]
     return [
         Size(row.relname, row.bytes, row.partitions, pruned.get(row.relname))
-        for row in connection.execute(asked, {"names": names})
+        for row in connection.execute(query, {"names": names})
     ]
 
 
@@ -302,10 +307,10 @@ def read_alerting(connection: Connection, *, with_receivers: bool = True) -> Ale
     row = alert_tables.ReceiverRow
     receivers = None
     if with_receivers:
-        asked = select(row.name, row.kind, row.is_fallback).order_by(row.name)
+        statement = select(row.name, row.kind, row.is_fallback).order_by(row.name)
         receivers = tuple(
             NamedReceiver(name=name, kind=kind, fallback=is_fallback)
-            for name, kind, is_fallback in _all(connection, asked)
+            for name, kind, is_fallback in _all(connection, statement)
         )
     leader = read_holder(connection, ALERTING)
     if leader is None:
@@ -316,16 +321,16 @@ def read_alerting(connection: Connection, *, with_receivers: bool = True) -> Ale
 def read_recomputes(connection: Connection, pipelines: Sequence[str]) -> list[Recompute]:
     """Return unanswered recompute requests, oldest first."""
     row = tables.RecomputeRequestRow
-    asked = (
+    statement = (
         select(row.pipeline, row.from_s, row.to_s, row.requested_at, row.progress)
         .where(row.answer.is_(None), tables.is_any(row.pipeline, pipelines))
         .order_by(row.id)
     )
     return [
-        Recompute(from_s, to_s, name, at, *((progress or {}).get(key) for key in ("done", "of")))
-        for name, from_s, to_s, at, progress in _all(connection, asked)
+        Recompute(from_s, to_s, name, requested_at, *((progress or {}).get(key) for key in ("done", "of")))
+        for name, from_s, to_s, requested_at, progress in _all(connection, statement)
     ]
 
 
-def _all(connection: Connection, asked: Select[*tuple[Any, ...]]) -> Sequence[_Found]:
-    return connection.execute(asked).all()
+def _all(connection: Connection, query: Select[*tuple[Any, ...]]) -> Sequence[_Found]:
+    return connection.execute(query).all()

@@ -24,8 +24,8 @@ class IncidentFilters:
 
     def of(self, columns: Any) -> list[ColumnElement[bool]]:
         """Return the conditions on the columns of these names."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        return [columns[name] == value for name, value in given.items()]
+        criteria = {name: value for name, value in asdict(self).items() if value is not None}
+        return [columns[name] == value for name, value in criteria.items()]
 
 
 def within(moment: ColumnElement[datetime], span: TimeRange) -> ColumnElement[bool]:

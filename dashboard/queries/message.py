@@ -100,7 +100,7 @@ class MessageRead:
         """Its verdict by the closing of the trail's window, or of the first of the `known`."""
         if self.trail is None:
             return self.known[0] if self.known else None
-        return next((known for known in self.known if known.window_start_s == self.trail.window_start_s), None)
+        return next((message for message in self.known if message.window_start_s == self.trail.window_start_s), None)
 
     @property
     def missing_at(self) -> tuple[str, ...]:
@@ -113,14 +113,14 @@ class MessageRead:
     @property
     def trace(self) -> TraceContext | None:
         """The trace in which it came in: what the log says, else what its verdict kept."""
-        kept = None if self.verdict is None else self.verdict.trace
-        return kept if self.trail is None or self.trail.trace is None else self.trail.trace
+        trace = None if self.verdict is None else self.verdict.trace
+        return trace if self.trail is None or self.trail.trace is None else self.trail.trace
 
     def document(self, links: TraceLinks = NO_LINKS) -> MessageDocument:
         document: MessageDocument = {
             "pipeline": self.pipeline,
             "id": self.asked,
-            "missing": [_document(known, links) for known in self.known],
+            "missing": [_document(message, links) for message in self.known],
             "missing_at": list(self.missing_at),
             "sampled_out": self.is_sampled_out,
             "trouble": self.trouble,
@@ -137,7 +137,7 @@ def read_message(
     store: Store,
     open_log: OpenLog,
     pipeline: str,
-    asked: str,
+    id_text: str,
     where: Where,
     limit: SearchLimit | None = None,
 ) -> MessageRead:
@@ -151,15 +151,15 @@ def read_message(
         IdsHidden: whoever asks may not see its message ids.
     """
     sample = store.pipeline(pipeline).definition.sample
-    ids = hashes_of(asked)
+    ids = hashes_of(id_text)
     store.look_at_ids("ids.search", pipeline, f"{ids[-1]:016x}")
-    known = _known_missing(store, pipeline, ids, where.around_s)
+    missing = _known_missing(store, pipeline, ids, where.around_s)
     found, trouble = None, None
     try:
         with open_log() as log:
-            if known and _names_window(known[0], where):
-                start_s = known[0].window_start_s
-                trail = read_trail(store, log, pipeline, start_s, known[0].id_hash)
+            if missing and _names_window(missing[0], where):
+                start_s = missing[0].window_start_s
+                trail = read_trail(store, log, pipeline, start_s, missing[0].id_hash)
                 found = Search(trail, start_s, start_s + WINDOW_S, None)
             else:
                 found = search(store, log, pipeline, ids, **asdict(where), limit=limit)
@@ -168,9 +168,9 @@ def read_message(
     trail = found.trail if found is not None else None
     return MessageRead(
         pipeline=pipeline,
-        asked=asked,
+        asked=id_text,
         where=where,
-        known=known,
+        known=missing,
         search=found,
         trouble=trouble,
         graph=None if trail is None else store.graph_at(pipeline, trail.window_start_s),
@@ -178,24 +178,24 @@ def read_message(
     )
 
 
-def _document(known: MissingMessage, links: TraceLinks) -> MissingDocument:
+def _document(message: MissingMessage, links: TraceLinks) -> MissingDocument:
     return {
-        "id_hash": f"{known.id_hash:016x}",
-        "message_id": known.message_id,
-        "kind": known.kind,
-        "places": list(known.places),
-        "last_checkpoint": known.last_checkpoint,
-        "emitter": None if known.emitter is None else known.emitter.hex(),
-        "window_start": rfc3339(known.window_start_s),
-        "last_seen": rfc3339(round(known.last_seen_ms) / 1000),
-        **links.document(known.trace, known.window_start_s),
+        "id_hash": f"{message.id_hash:016x}",
+        "message_id": message.message_id,
+        "kind": message.kind,
+        "places": list(message.places),
+        "last_checkpoint": message.last_checkpoint,
+        "emitter": None if message.emitter is None else message.emitter.hex(),
+        "window_start": rfc3339(message.window_start_s),
+        "last_seen": rfc3339(round(message.last_seen_ms) / 1000),
+        **links.document(message.trace, message.window_start_s),
     }
 
 
-def _names_window(known: MissingMessage, where: Where) -> bool:
+def _names_window(message: MissingMessage, where: Where) -> bool:
     if where.goes_on:
         return False
-    return where.around_s is None or known.window_start_s <= where.around_s < known.window_start_s + WINDOW_S
+    return where.around_s is None or message.window_start_s <= where.around_s < message.window_start_s + WINDOW_S
 
 
 def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float | None) -> tuple[MissingMessage, ...]:
@@ -207,7 +207,7 @@ def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float 
             .where(missing.c.pipeline == pipeline, missing.c.id_hash.in_(signed))
             .order_by(missing.c.window_start.desc())
         ).all()
-    known = [MissingMessage.of(row) for row in rows]
+    messages = [MissingMessage.of(row) for row in rows]
     if around_s is None:
-        return tuple(known)
-    return tuple(sorted(known, key=lambda one: abs(one.window_start_s + WINDOW_S // 2 - around_s)))
+        return tuple(messages)
+    return tuple(sorted(messages, key=lambda message: abs(message.window_start_s + WINDOW_S // 2 - around_s)))

@@ -80,12 +80,12 @@ def stays(graph: Graph, beacons: Sequence[Beacon]) -> tuple[Stay, ...]:
 def longest(graph: Graph, beacons: Sequence[Beacon]) -> list[tuple[str, float]]:
     """Return the places that held a message, and for how long (ms), longest first; `BEFORE_FIRST` is one."""
     live = [beacon for beacon in beacons if beacon.replay is None]
-    held: dict[str, float] = {}
+    durations: dict[str, float] = {}
     for stay in stays(graph, live):
         if stay.length_ms is not None:
-            held[stay.place] = held.get(stay.place, 0.0) + stay.length_ms
+            durations[stay.place] = durations.get(stay.place, 0.0) + stay.length_ms
     arrival = min((beacon.lag_ms for beacon in live if beacon.checkpoint in graph.entrances), default=0.0)
-    return sorted({BEFORE_FIRST: arrival, **held}.items(), key=lambda each: -each[1])
+    return sorted({BEFORE_FIRST: arrival, **durations}.items(), key=lambda item: -item[1])
 
 
 def _passages(graph: Graph) -> Iterator[_Passage]:
@@ -103,11 +103,19 @@ def _passages(graph: Graph) -> Iterator[_Passage]:
 
 def _stays_at(passage: _Passage, beacons: Sequence[Beacon], replay: str | None) -> Iterator[Stay]:
     arrived = sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == passage.arrive)
-    left = {
+    observed = {
         name: sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == name) for name in passage.leave
     }
     for turn, (from_ms, next_ms) in enumerate(itertools.pairwise([*arrived, math.inf]), start=1):
-        ends = [min(found) for times in left.values() if (found := [at for at in times if from_ms <= at < next_ms])]
+        ends = [
+            min(found)
+            for times in observed.values()
+            if (found := [time_ms for time_ms in times if from_ms <= time_ms < next_ms])
+        ]
         if not ends and turn == 1 and not passage.is_return:  # clocks of two hosts may disagree
-            ends = [max(found) for times in left.values() if (found := [at for at in times if at < from_ms])]
+            ends = [
+                max(found)
+                for times in observed.values()
+                if (found := [time_ms for time_ms in times if time_ms < from_ms])
+            ]
         yield Stay(passage.place.label, passage.place.kind, from_ms, max(ends, default=None), turn, replay)

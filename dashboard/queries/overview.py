@@ -163,14 +163,14 @@ class Overview:
         self, text: str = "", state: State | None = None, order: Order = Order.WORST
     ) -> Sequence[PipelineStatus]:
         """Return those whose name or description holds this text (in any case), and that are in this state."""
-        wanted = text.strip().casefold()
-        found = [
+        words = text.strip().casefold()
+        standings = [
             standing
             for standing in self.standings
             if (state is None or standing.state is state)
-            and (wanted in standing.pipeline.casefold() or wanted in standing.description.casefold())
+            and (words in standing.pipeline.casefold() or words in standing.description.casefold())
         ]
-        return found if order is Order.WORST else sorted(found, key=order.key)
+        return standings if order is Order.WORST else sorted(standings, key=order.key)
 
     def document(self, matching: int, shown: Sequence[PipelineStatus]) -> OverviewDocument:
         """Return the overview as the API prints it, with those that are shown of the matching pipelines."""
@@ -251,22 +251,22 @@ class OverviewCache:
         names = list(newest)
         stamps = {name: changes.stamp(name) for name in names}
         fresh = read_freshness_of(store, names, now_s)
-        known = {
-            name: kept for name in names if (kept := self._kept.get(name)) is not None and kept.row == newest[name]
+        cached = {
+            name: entry for name in names if (entry := self._kept.get(name)) is not None and entry.row == newest[name]
         }
-        same = {name for name, kept in known.items() if kept.stamp == stamps[name] and kept.is_newest(fresh[name])}
+        same = {name for name, entry in cached.items() if entry.stamp == stamps[name] and entry.is_newest(fresh[name])}
         changed = [name for name in names if name not in same]
-        expired = [name for name in same if now_s - known[name].read_at_s > KEPT_S]
-        expired = nsmallest(_MOST_EXPIRED, expired, key=lambda name: known[name].read_at_s)
-        read, unreadable = _read_closed(store, [*changed, *expired], known, stamps, newest, now_s)
-        self._kept = known | read
+        expired = [name for name in same if now_s - cached[name].read_at_s > KEPT_S]
+        expired = nsmallest(_MOST_EXPIRED, expired, key=lambda name: cached[name].read_at_s)
+        read, unreadable = _read_closed(store, [*changed, *expired], cached, stamps, newest, now_s)
+        self._kept = cached | read
         incidents = open_by_severity(store, names)
-        found = (
-            _standing(kept, fresh[name], incidents.get(name, {}), now_s)
+        standings = (
+            _standing(entry, fresh[name], incidents.get(name, {}), now_s)
             for name in names
-            if (kept := self._kept.get(name)) is not None
+            if (entry := self._kept.get(name)) is not None
         )
-        return Overview(now_s, tuple(worst_first(found)), tuple(unreadable))
+        return Overview(now_s, tuple(worst_first(standings)), tuple(unreadable))
 
 
 def read_overview(store: Store, now_s: float) -> Overview:
@@ -277,21 +277,23 @@ def read_overview(store: Store, now_s: float) -> Overview:
 def detailed(store: Store, shown: Sequence[PipelineStatus], now_s: float) -> list[PipelineStatus]:
     """Return these pipelines with what is read of shown ones alone: since when they have their verdict, and their last
     hours."""
-    since_s, hours = _read_since(store, shown), _read_hours(store, [one.pipeline for one in shown], now_s)
+    since_s, hours = _read_since(store, shown), _read_hours(store, [standing.pipeline for standing in shown], now_s)
     return [
         replace(
-            one,
-            newest=None if one.newest is None else structs.replace(one.newest, since_s=since_s.get(one.pipeline)),
-            hours=_hours(hours.get(one.pipeline, ()), now_s),
+            standing,
+            newest=None
+            if standing.newest is None
+            else structs.replace(standing.newest, since_s=since_s.get(standing.pipeline)),
+            hours=_hours(hours.get(standing.pipeline, ()), now_s),
         )
-        for one in shown
+        for standing in shown
     ]
 
 
 def _read_closed(
     store: Store,
     names: Sequence[str],
-    known: Mapping[str, _Kept],
+    cached: Mapping[str, _Kept],
     stamps: Mapping[str, Hashable],
     rows: Mapping[str, tuple[int, int]],
     now_s: float,
@@ -300,12 +302,12 @@ def _read_closed(
     definitions that are known are not read again."""
     if not names:
         return {}, []
-    new = store.pipelines([name for name in names if name not in known])
-    pipelines = [*(known[name].stored for name in names if name in known), *new]
+    new = store.pipelines([name for name in names if name not in cached])
+    pipelines = [*(cached[name].stored for name in names if name in cached), *new]
     there = [stored.name for stored in pipelines]
     newest, spending = _read_newest(store, there), read_spending(store, pipelines, now_s)
     lags = _read_lags(store, pipelines, newest)
-    kept = {
+    entries = {
         stored.name: _Kept(
             stored,
             None if (row := newest.get(stored.name)) is None else _minute(row, lags[stored.name], stored.definition),
@@ -316,20 +318,20 @@ def _read_closed(
         )
         for stored in pipelines
     }
-    return kept, new.unreadable
+    return entries, new.unreadable
 
 
-def _standing(kept: _Kept, fresh: Freshness, incidents: Mapping[str, int], now_s: float) -> PipelineStatus:
-    definition = kept.stored.definition
+def _standing(entry: _Kept, fresh: Freshness, incidents: Mapping[str, int], now_s: float) -> PipelineStatus:
+    definition = entry.stored.definition
     sla, grace = definition.spec.sla, definition.spec.grace
     return PipelineStatus(
         pipeline=definition.name,
         description=definition.metadata.description,
-        condition=condition(fresh, grace, now_s, has_windows=kept.newest is not None),
+        condition=condition(fresh, grace, now_s, has_windows=entry.newest is not None),
         fresh=fresh,
         targets=Targets(sla.loss.max, sla.lag.percentile, sla.lag.target),
-        newest=kept.newest,
-        budgets=kept.spending.budgets(expected_to_s(now_s, grace)),
+        newest=entry.newest,
+        budgets=entry.spending.budgets(expected_to_s(now_s, grace)),
         critical=incidents.get("critical", 0),
         warning=incidents.get("warning", 0),
     )
@@ -351,12 +353,12 @@ def _minute(row: _Found, lags: Lags, definition: Definition) -> Minute:
 
 def _hours(rows: Iterable[_Found], now_s: float) -> tuple[Hour, ...]:
     """Return the last `HOURS`, oldest first, whether anything is known of them or not."""
-    known = {
+    hours = {
         row.start: Hour(row.start, row.e2e_p95_ms, row.lost_min / row.messages if row.messages else None)
         for row in rows
     }
     starts = range(_first_hour(now_s), int(now_s) + 1, PERIOD_S["hour"])
-    return tuple(known.get(start, Hour(start)) for start in starts)
+    return tuple(hours.get(start, Hour(start)) for start in starts)
 
 
 def _first_hour(now_s: float) -> int:
@@ -374,16 +376,16 @@ def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
         .limit(1)
         .lateral("newest")
     )
-    asked: Select[*tuple[Any, ...]] = select(names.c.name, newest).select_from(names.join(newest, true()))
+    query: Select[*tuple[Any, ...]] = select(names.c.name, newest).select_from(names.join(newest, true()))
     with store.engine.connect() as connection:
-        return {row.name: row for row in connection.execute(asked)}
+        return {row.name: row for row in connection.execute(query)}
 
 
 def _read_lags(store: Store, pipelines: Sequence[StoredPipeline], newest: Mapping[str, _Found]) -> dict[str, Lags]:
     """Return the E2E lags of these newest windows at the SLA's percentile; nothing where results do not hold it. Only
     for another one than p95 documents are read."""
     slas = {stored.name: stored.definition.spec.sla.lag for stored in pipelines if stored.name in newest}
-    found = {
+    lags = {
         name: Lags(None, newest[name].e2e_p95_ms, None, None) if lag.percentile == 95 else NO_LAGS
         for name, lag in slas.items()
     }
@@ -391,35 +393,39 @@ def _read_lags(store: Store, pipelines: Sequence[StoredPipeline], newest: Mappin
     if others:
         window = tables.WindowRow
         places = ((name, newest[name].window_start) for name in others)
-        here = tables.at_places(window.pipeline, window.window_start, places)
+        in_places = tables.at_places(window.pipeline, window.window_start, places)
         with store.engine.connect() as connection:
-            rows = connection.execute(select(window.pipeline, window.document).where(*here))
+            rows = connection.execute(select(window.pipeline, window.document).where(*in_places))
             results = (unpack_window(name, newest[name].window_start, document) for name, document in rows)
-            found |= {result.pipeline: result.e2e_lag_ms for result in results if result is not None}
-    return found
+            lags |= {result.pipeline: result.e2e_lag_ms for result in results if result is not None}
+    return lags
 
 
 def _read_since(store: Store, shown: Sequence[PipelineStatus]) -> dict[str, int]:
     """Return the start of the first window that had the verdict of the newest one without a break, where it is no
     further back than `LOOKED_BACK_S`."""
     window = tables.WindowRow
-    minutes = ((one.pipeline, one.newest.start_s, one.newest.verdict) for one in shown if one.newest is not None)
-    asked = tables.rows_of(minutes, name=Text(), start=BigInteger(), verdict=Text())
+    minutes = (
+        (standing.pipeline, standing.newest.start_s, standing.newest.verdict)
+        for standing in shown
+        if standing.newest is not None
+    )
+    listed = tables.rows_of(minutes, name=Text(), start=BigInteger(), verdict=Text())
     lately = (
         select(window.window_start)
         .where(
-            window.pipeline == asked.c.name,
-            window.window_start >= asked.c.start - LOOKED_BACK_S,
-            window.window_start <= asked.c.start,
+            window.pipeline == listed.c.name,
+            window.window_start >= listed.c.start - LOOKED_BACK_S,
+            window.window_start <= listed.c.start,
         )
         .limit(1)
     )
-    another = (window.verdict != asked.c.verdict, window.window_start < asked.c.start)
+    another = (window.verdict != listed.c.verdict, window.window_start < listed.c.start)
     changed = lately.where(*another).order_by(window.window_start.desc()).lateral("changed")
     first = lately.order_by(window.window_start).lateral("first")
     rows: Select[*tuple[Any, ...]] = select(
-        asked.c.name, asked.c.start, changed.c.window_start.label("changed_s"), first.c.window_start.label("first_s")
-    ).select_from(asked.outerjoin(changed, true()).join(first, true()))
+        listed.c.name, listed.c.start, changed.c.window_start.label("changed_s"), first.c.window_start.label("first_s")
+    ).select_from(listed.outerjoin(changed, true()).join(first, true()))
     with store.engine.connect() as connection:
         return {
             row.name: row.first_s if row.changed_s is None else row.changed_s + WINDOW_S
@@ -430,11 +436,11 @@ def _read_since(store: Store, shown: Sequence[PipelineStatus]) -> dict[str, int]
 
 def _read_hours(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, list[_Found]]:
     row = tables.RollupRow
-    asked: Select[*tuple[Any, ...]] = select(row.pipeline, row.start, row.e2e_p95_ms, row.messages, row.lost_min).where(
+    query: Select[*tuple[Any, ...]] = select(row.pipeline, row.start, row.e2e_p95_ms, row.messages, row.lost_min).where(
         tables.is_any(row.pipeline, pipelines), row.period == "hour", row.start >= _first_hour(now_s)
     )
-    found: dict[str, list[_Found]] = {}
+    hours: dict[str, list[_Found]] = {}
     with store.engine.connect() as connection:
-        for hour in connection.execute(asked):
-            found.setdefault(hour.pipeline, []).append(hour)
-    return found
+        for hour in connection.execute(query):
+            hours.setdefault(hour.pipeline, []).append(hour)
+    return hours

@@ -83,7 +83,7 @@ def read_panels(store: Store, pipeline: str, span: TimeRange, now_s: float) -> P
     newest = None
     if fresh.newest_s is not None:
         newest = next(iter(store.windows(pipeline, fresh.newest_s, fresh.newest_s + WINDOW_S)), None)
-    found = condition(
+    condition_ = condition(
         fresh,
         stored.definition.spec.grace,
         now_s,
@@ -102,5 +102,5 @@ def read_panels(store: Store, pipeline: str, span: TimeRange, now_s: float) -> P
         fresh=fresh,
         newest=newest,
         newest_sla=judged_by.spec.sla,
-        condition=found,
+        condition=condition_,
     )

@@ -118,25 +118,27 @@ class PipelineStatus:
     @property
     def least_budget(self) -> tuple[float, float]:
         """Of the error budget that has least left: at most, then at least."""
-        return min((_left(one) for one in self.budgets.values() if one is not None), default=(math.inf, math.inf))
+        return min(
+            (_left(budget) for budget in self.budgets.values() if budget is not None), default=(math.inf, math.inf)
+        )
 
     @cached_property
     def state(self) -> State:
         """The first of `State` that is true of it."""
         verdict = self.newest.verdict if self.newest is not None and self.is_current else None
-        found = {  # in the order of `State`
+        is_in_state = {  # in the order of `State`
             State.LOSS: verdict == "loss",
             State.CRITICAL: self.critical > 0,
             State.BLIND: self.condition is Condition.BLIND,
             State.STALE: self.condition is Condition.STALE,
             State.UNKNOWN: verdict == "unknown",
             State.LATE: self.newest is not None and self.is_current and self.newest.is_late,
-            State.BUDGET: any(one is not None and one.is_used_up for one in self.budgets.values()),
+            State.BUDGET: any(budget is not None and budget.is_used_up for budget in self.budgets.values()),
             State.WARNING: self.warning > 0,
             State.NOT_CLOSED: self.newest is None,
             State.IDLE: verdict == "idle",
         }
-        return next((state for state, is_so in found.items() if is_so), State.OK)
+        return next((state for state, is_so in is_in_state.items() if is_so), State.OK)
 
     def document(self) -> dict[str, Any]:
         """Return the status as `/api/v1/overview` prints it."""
@@ -150,9 +152,9 @@ class PipelineStatus:
             "newest": None if self.newest is None else self.newest.document(),
             "budgets": {
                 objective: None
-                if one is None
-                else {"allowed": one.allowed, "bad": structs.asdict(one.used), "left": to_builtins(one.left)}
-                for objective, one in self.budgets.items()
+                if budget is None
+                else {"allowed": budget.allowed, "bad": structs.asdict(budget.used), "left": to_builtins(budget.left)}
+                for objective, budget in self.budgets.items()
             },
             "open_incidents": {"critical": self.critical, "warning": self.warning},
             "hours": [hour.document() for hour in self.hours],
@@ -195,10 +197,10 @@ def worst_first(standings: Iterable[PipelineStatus]) -> list[PipelineStatus]:
 
 
 def _left(budget: Budget) -> tuple[float, float]:
-    left = budget.left
-    if left is None:
+    left_share = budget.left
+    if left_share is None:
         return (-math.inf, -math.inf) if budget.is_used_up else (math.inf, math.inf)
-    return left.max, left.min
+    return left_share.max, left_share.min
 
 
 def _loss(newest: Minute | None) -> float:

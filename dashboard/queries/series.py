@@ -152,14 +152,14 @@ def read_series(store: Store, stored: StoredPipeline, span: TimeRange, now_s: fl
     rolled = sums.read_rolled(store, name, span.from_s, span.to_s)
     length_s = bucket_s(span)
     if length_s == WINDOW_S:
-        found = _minutes(store, stored, graph, span, now_s)
+        series = _minutes(store, stored, graph, span, now_s)
     else:
         period: Period = "hour" if length_s == PERIOD_S["hour"] else "day"
-        found = _periods(store, stored, graph, period, span, rolled, now_s)
+        series = _periods(store, stored, graph, period, span, rolled, now_s)
     total = sums.read_total(store, name, span.from_s, span.to_s, now_s)
     whole = buckets.of_rollup(total, span.from_s, span.length_s, graph) if total.windows else None
     quality = quality_rows(total, stored.definition) if total.windows else ()
-    return Series(name, span, length_s, tuple(found), whole, quality)
+    return Series(name, span, length_s, tuple(series), whole, quality)
 
 
 def _starts(span: TimeRange, length_s: int) -> range:
@@ -179,7 +179,7 @@ def _minutes(store: Store, stored: StoredPipeline, graph: Graph, span: TimeRange
 
 
 def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: TimeRange) -> dict[int, Bucket]:
-    window, of = tables.WindowRow, sums.database(store)
+    window, database = tables.WindowRow, sums.database(store)
     within = (
         window.pipeline == stored.name,
         window.window_start >= span.from_s,
@@ -187,14 +187,14 @@ def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Ti
     )
     with store.engine.connect() as connection:
         results = connection.execute(select(window.window_start, window.revision, window.closed_at).where(*within))
-        keys = {row.window_start: (of, stored.name, stored.version, "minute", *row) for row in results}
+        keys = {row.window_start: (database, stored.name, stored.version, "minute", *row) for row in results}
         found = {start: known for start, key in keys.items() if (known := _buckets.get(key)) is not None}
         missing = [start for start in keys if start not in found]
         if missing:
-            asked = select(window.window_start, window.history, window.document).where(
+            statement = select(window.window_start, window.history, window.document).where(
                 *within, window.window_start.in_(missing)
             )
-            for start, history, document in connection.execute(asked):
+            for start, history, document in connection.execute(statement):
                 result = unpack_window(stored.name, start, document)
                 if result is not None:
                     found[start] = _buckets.put(keys[start], buckets.of_window(result, graph, history=history))
@@ -210,21 +210,21 @@ def _periods(
     edge = period_of(period, sums.edge_s(now_s))
     anew = [at for at in starts if at >= edge and not rolled.is_current((period, at))]
     found = _stored(store, stored, graph, period, [at for at in starts if at not in anew], rolled)
-    for at in anew:
-        total = sums.read_total(store, stored.name, at, at + length_s, now_s)
+    for start in anew:
+        total = sums.read_total(store, stored.name, start, start + length_s, now_s)
         if total.windows:
-            found.append(buckets.of_rollup(total, at, length_s, graph))
+            found.append(buckets.of_rollup(total, start, length_s, graph))
     return sorted(found, key=lambda bucket: bucket.start_s)
 
 
 def _stored(
     store: Store, stored: StoredPipeline, graph: Graph, period: Period, starts: Sequence[int], rolled: Rolled
 ) -> list[Bucket]:
-    of = sums.database(store)
+    database = sums.database(store)
     keys = {
-        (period, at): (of, stored.name, stored.version, period, at, rolled.computed[period, at])
-        for at in starts
-        if (period, at) in rolled.computed
+        (period, start): (database, stored.name, stored.version, period, start, rolled.computed[period, start])
+        for start in starts
+        if (period, start) in rolled.computed
     }
     found = {key: known for key, name in keys.items() if (known := _buckets.get(name)) is not None}
     for key, packed in sums.read_packed(store.engine, stored.name, [key for key in keys if key not in found]):

@@ -29,10 +29,10 @@ class SharedReads(Generic[_V]):
         Raises what `work` raises, for every request that waits.
         """
         with self._lock:
-            known = self._kept.get(key)
-            if known is not None and known[0] == stamp and not anew:
+            entry = self._kept.get(key)
+            if entry is not None and entry[0] == stamp and not anew:
                 self._kept.move_to_end(key)
-                return known[1]
+                return entry[1]
             is_first = (key, stamp) not in self._reading
             reading = self._reading.setdefault((key, stamp), Future())
         if is_first:
@@ -41,7 +41,7 @@ class SharedReads(Generic[_V]):
 
     def _read(self, reading: Future[_V], key: Hashable, stamp: Hashable, work: Callable[[], _V]) -> None:
         try:
-            found = work()
+            result = work()
         except BaseException as error:
             with self._lock:
                 del self._reading[key, stamp]
@@ -49,8 +49,8 @@ class SharedReads(Generic[_V]):
             return
         with self._lock:
             del self._reading[key, stamp]
-            self._kept[key] = stamp, found
+            self._kept[key] = stamp, result
             self._kept.move_to_end(key)
             while len(self._kept) > 1 and sum(self._weight(value) for _, value in self._kept.values()) > self._limit:
                 self._kept.popitem(last=False)
-        reading.set_result(found)
+        reading.set_result(result)

@@ -46,14 +46,14 @@ def read_rolled(store: Store, pipeline: str, from_s: int, to_s: int) -> Rolled:
                 rollup.pipeline == pipeline, rollup.start >= first_s, rollup.start < to_s
             )
         )
-        found = {(row.period, row.start): row.computed_at for row in computed}
+        computed_at = {(row.period, row.start): row.computed_at for row in computed}
         marks = connection.execute(
             select(mark.period, mark.start).where(mark.pipeline == pipeline, mark.start >= first_s, mark.start < to_s)
         )
         dirty = {(row.period, row.start) for row in marks}
     # a day is marked only when an hour of it has been computed anew: until then the hour's mark is the day's, too
     dirty |= {("day", period_of("day", start)) for _, start in dirty}
-    return Rolled(found, frozenset(dirty))
+    return Rolled(computed_at, frozenset(dirty))
 
 
 def database(store: Store) -> str:
@@ -64,16 +64,16 @@ def database(store: Store) -> str:
 def read_packed(engine: Engine, pipeline: str, keys: Sequence[Key]) -> list[tuple[Key, bytes]]:
     """Return these roll-ups as they are stored."""
     row = tables.RollupRow
-    found: list[tuple[Key, bytes]] = []
+    rollups: list[tuple[Key, bytes]] = []
     for period in PERIOD_S:
         starts = [start for kind, start in keys if kind == period]
         if starts:
-            asked = select(row.start, row.packed).where(
+            statement = select(row.start, row.packed).where(
                 row.pipeline == pipeline, row.period == period, row.start.in_(starts)
             )
             with engine.connect() as connection:
-                found += [((period, start), packed) for start, packed in connection.execute(asked)]
-    return found
+                rollups += [((period, start), packed) for start, packed in connection.execute(statement)]
+    return rollups
 
 
 def read_total(store: Store, pipeline: str, from_s: int, to_s: int, now_s: float) -> Rollup:

@@ -127,7 +127,7 @@ class TapStatus:
 
     @property
     def unreadable_records(self) -> int:
-        return sum(found.count for found in self.unreadable)
+        return sum(records.count for records in self.unreadable)
 
     @property
     def checkpoints(self) -> list[str]:
@@ -151,18 +151,18 @@ class TapStatus:
             "left_out": self.left_out,
             "early": self.early,
             "gone": self.gone,
-            "unreadable": [found.document() for found in self.unreadable],
+            "unreadable": [records.document() for records in self.unreadable],
         }
 
 
 def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> list[TapStatus]:
     """Return the taps of these pipelines, in the order of the definitions, and of the flow in each."""
-    wanted = [tap for definition in definitions for tap in _in_order(definition)]
-    if not wanted:
+    taps = [tap for definition in definitions for tap in _in_order(definition)]
+    if not taps:
         return []
-    names = sorted({tap.pipeline for tap in wanted})
+    names = sorted({tap.pipeline for tap in taps})
     row, unreadable = TapRow, TapUnreadableRow
-    asked = (
+    statement = (
         select(
             *(row.emitter, row.pipeline, row.node, row.tap, row.since, row.seen),
             *(row.left_out, row.early, row.gone, row.commits, row.trouble),
@@ -182,18 +182,18 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
         .order_by(unreadable.count.desc(), unreadable.reason)
     )
     with store.engine.connect() as connection:
-        stored = dict(read_taps_of(connection.execute(asked)))
+        stored = dict(read_taps_of(connection.execute(statement)))
         reasons: dict[bytes, list[UnreadableCount]] = {}
         for found in connection.execute(bad):
-            one = UnreadableCount(found.reason, found.records, found.partition, found.offset, found.at / 1_000)
-            reasons.setdefault(found.emitter, []).append(one)
-    return [_status(tap, stored.get(tap), reasons, now_s) for tap in wanted]
+            records = UnreadableCount(found.reason, found.records, found.partition, found.offset, found.at / 1_000)
+            reasons.setdefault(found.emitter, []).append(records)
+    return [_status(tap, stored.get(tap), reasons, now_s) for tap in taps]
 
 
 def _in_order(definition: Definition) -> list[Tap]:
     """Return the taps of a definition, of each node what it takes in before what it sends out."""
     taps = definition.taps
-    rank = {node: at for at, node in enumerate(dict.fromkeys(tap.node for tap in taps))}
+    rank = {node: index for index, node in enumerate(dict.fromkeys(tap.node for tap in taps))}
     return sorted(taps, key=lambda tap: (rank[tap.node], tap.group is None))
 
 

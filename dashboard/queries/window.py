@@ -73,8 +73,8 @@ class WindowRead:
 def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) -> WindowRead:
     """Raise UnknownPipeline."""
     definition = store.definition_at(pipeline, start_s)
-    found = store.windows(pipeline, start_s, start_s + WINDOW_S)
-    window = found[0] if found else None
+    windows = store.windows(pipeline, start_s, start_s + WINDOW_S)
+    window = windows[0] if windows else None
     is_unsure = window is not None and (window.verdict is None or _lacks_evidence(window))
     return WindowRead(
         pipeline=pipeline,
@@ -99,11 +99,11 @@ def read_revisions(store: Store, pipeline: str, start_s: int, newest: ListedWind
         return ()
     results = [*store.revisions(pipeline, start_s), newest]
     before = [None, *results[:-1]]
-    found = [
+    revisions = [
         Revision(result.revision, result.closed_at or "", result.verdict or "open", _changes(earlier, result))
         for earlier, result in zip(before, results, strict=True)
     ]
-    return tuple(reversed(found))
+    return tuple(reversed(revisions))
 
 
 def _changes(before: ListedWindow | None, after: ListedWindow) -> tuple[RevisionChange, ...]:
@@ -140,5 +140,7 @@ def count_difference(store: Store, pipeline: str, start_s: int, source: str, tar
     facts = WindowFacts.unpack(raw) if raw else None
     if facts is None or facts.proven:
         return None
-    at, without = graph.bit[source], graph.bit[target]
-    return sum(found.count for found in facts.patterns if found.mask >> at & 1 and not found.mask >> without & 1)
+    with_, without = graph.bit[source], graph.bit[target]
+    return sum(
+        pattern.count for pattern in facts.patterns if pattern.mask >> with_ & 1 and not pattern.mask >> without & 1
+    )

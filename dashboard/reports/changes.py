@@ -34,7 +34,7 @@ def what_changed(report: Report) -> tuple[str, ...]:
 def _loss(report: Report, before: str) -> str:
     now, then = _both(report.whole, report.previous, "loss")
     shares = f"{wording.attained(then)} to {wording.attained(now)} of messages"
-    match found := trend(now, then):
+    match loss_trend := trend(now, then):
         case "none":
             return f"Not enough data to compare loss with {before}: one of the ranges has no messages."
         case "same":
@@ -42,13 +42,13 @@ def _loss(report: Report, before: str) -> str:
         case "unclear":
             return f"Whether loss changed since {before} cannot be told: {shares}, and these bounds overlap."
         case _:
-            verb = "rose" if found == "worse" else "fell"
-            where = _at_destination(report, "loss", found) or _at_place(report, found)
+            verb = "rose" if loss_trend == "worse" else "fell"
+            where = _at_destination(report, "loss", loss_trend) or _at_place(report, loss_trend)
             details = [
                 f"Loss {verb} from {shares}",
-                _since(report, "loss", found),
+                _since(report, "loss", loss_trend),
                 where,
-                _cause(report, "loss", found),
+                _cause(report, "loss", loss_trend),
             ]
             return f"{''.join(details)}."
 
@@ -56,18 +56,18 @@ def _loss(report: Report, before: str) -> str:
 def _lateness(report: Report, before: str) -> str:
     now, then = _both(report.whole, report.previous, "on-time")
     shares = f"{wording.attained(then)} to {wording.attained(now)} of messages"
-    match found := trend(now, then):
+    match lag_trend := trend(now, then):
         case "none":
             return f"Not enough data to compare lateness with {before}: one of the ranges has no messages."
         case "same":
             return f"The on-time share is the same as in {before}: {wording.attained(now)} of messages{_lag(report)}."
         case "unclear":
-            seen = f"{shares}{_lag(report)}, and these bounds overlap"
-            return f"Whether the on-time share changed since {before} cannot be told: {seen}."
+            shares_text = f"{shares}{_lag(report)}, and these bounds overlap"
+            return f"Whether the on-time share changed since {before} cannot be told: {shares_text}."
         case _:
-            verb = "fell" if found == "worse" else "rose"
-            since, where = _since(report, "on-time", found), _at_destination(report, "on-time", found)
-            details = [_lag(report), since, where, _at_hop(report, found), _cause(report, "on-time", found)]
+            verb = "fell" if lag_trend == "worse" else "rose"
+            since, where = _since(report, "on-time", lag_trend), _at_destination(report, "on-time", lag_trend)
+            details = [_lag(report), since, where, _at_hop(report, lag_trend), _cause(report, "on-time", lag_trend)]
             return f"The on-time share {verb} from {shares}{''.join(details)}."
 
 
@@ -90,23 +90,23 @@ def _both(now: Figures, before: Figures, objective: Objective) -> tuple[Attainme
     return now.attainments[which], before.attainments[which]
 
 
-def _since(report: Report, objective: Objective, found: Trend) -> str:
+def _since(report: Report, objective: Objective, trend: Trend) -> str:
     """Return on which days it was so: since one, on each, or on some."""
     low_before, high_before = bad_shares(_both(report.previous, report.previous, objective)[0])
-    known = [day for day in report.days if day.attainments[OBJECTIVES.index(objective)].of]
+    bad_days = [day for day in report.days if day.attainments[OBJECTIVES.index(objective)].of]
     beyond: list[bool] = []
-    for day in known:
+    for day in bad_days:
         low, high = bad_shares(day.attainments[OBJECTIVES.index(objective)])
-        beyond.append(low > high_before if found == "worse" else high < low_before)
-    days = [wording.local_day(day.from_s, report.span.zone) for day in known]
-    if len(known) < 2 or not any(beyond):
+        beyond.append(low > high_before if trend == "worse" else high < low_before)
+    days = [wording.local_day(day.from_s, report.span.zone) for day in bad_days]
+    if len(bad_days) < 2 or not any(beyond):
         return ""
     first = beyond.index(True)
     if all(beyond):
-        return f", on each of {len(known)} days"
+        return f", on each of {len(bad_days)} days"
     if all(beyond[first:]):
         return f", since {days[first]}"
-    return f", on {fmt.counted(sum(beyond), 'day')} of {len(known)}, the first of them {days[first]}"
+    return f", on {fmt.counted(sum(beyond), 'day')} of {len(bad_days)}, the first of them {days[first]}"
 
 
 def _at_destination(report: Report, objective: Objective, found: Trend) -> str:
@@ -114,14 +114,14 @@ def _at_destination(report: Report, objective: Objective, found: Trend) -> str:
     if len(report.destinations) < 2:
         return ""
     moved = [
-        (_excess(now, then), there.name, now, then)
-        for there in report.destinations
-        for now, then in [_both(there.whole, there.previous, objective)]
+        (_excess(now, then), destination.name, now, then)
+        for destination in report.destinations
+        for now, then in [_both(destination.whole, destination.previous, objective)]
         if trend(now, then) == found
     ]
     if not moved:
         return ""
-    _, name, now, then = max(moved, key=lambda each: abs(each[0]))
+    _, name, now, then = max(moved, key=lambda change: abs(change[0]))
     return f", most at destination {name} ({wording.attained(then)} to {wording.attained(now)})"
 
 
@@ -129,10 +129,10 @@ def _excess(now: Attainment, then: Attainment) -> float:
     return now.bad.min - then.bad.min / then.of * now.of
 
 
-def _at_place(report: Report, found: Trend) -> str:
+def _at_place(report: Report, trend: Trend) -> str:
     """Return the place where the share of lost messages changed most, of those where it changed in this direction."""
     total, before = report.whole.total, report.previous.total
-    nothing, sign = Interval(0, 0), 1 if found == "worse" else -1
+    nothing, sign = Interval(0, 0), 1 if trend == "worse" else -1
     moved = {
         place: (
             before.lost_at.get(place, nothing).min / before.messages,
@@ -140,17 +140,17 @@ def _at_place(report: Report, found: Trend) -> str:
         )
         for place in dict.fromkeys([*total.lost_at, *before.lost_at])
     }
-    place = max(moved, key=lambda each: sign * (moved[each][1] - moved[each][0]), default=None)
+    place = max(moved, key=lambda place: sign * (moved[place][1] - moved[place][0]), default=None)
     if place is None or sign * (moved[place][1] - moved[place][0]) <= 0:
         return ""
     then, now = map(fmt.percent, moved[place])
     return f", most at {place_label(place)} ({then} to {now})"
 
 
-def _at_hop(report: Report, found: Trend) -> str:
+def _at_hop(report: Report, trend: Trend) -> str:
     """Return the hop whose p95 changed most, where the lag went in this direction."""
     lag, lag_then = _lags(report)
-    now, before, sign = report.lag.hops, report.previous_lag.hops, 1 if found == "worse" else -1
+    now, before, sign = report.lag.hops, report.previous_lag.hops, 1 if trend == "worse" else -1
     if lag is None or lag_then is None or sign * (lag - lag_then) <= 0:
         return ""
     moved: dict[Hop, float] = {hop: sign * (now[hop] - before[hop]) for hop in now if hop in before}
@@ -160,12 +160,16 @@ def _at_hop(report: Report, found: Trend) -> str:
     return f", most of the lag in {hop.label} (p95 {fmt.duration(before[hop])} to {fmt.duration(now[hop])})"
 
 
-def _cause(report: Report, objective: Objective, found: Trend) -> str:
+def _cause(report: Report, objective: Objective, trend: Trend) -> str:
     """Return the cause that the longest of its incidents names, or that none does; of what got worse."""
-    if found != "worse":
+    if trend != "worse":
         return ""
-    blamed = [one for one in report.incidents.found if one.blame and one.blame.get("of") == _BLAMED[objective]]
-    named = _longest([one for one in blamed if one.named_cause])
+    blamed = [
+        incident
+        for incident in report.incidents.found
+        if incident.blame and incident.blame.get("of") == _BLAMED[objective]
+    ]
+    named = _longest([incident for incident in blamed if incident.named_cause])
     if named is not None and named.named_cause:
         opened = wording.local(named.opened_at.timestamp(), report.span.zone)
         return f"; the incident of {opened} says: {named.named_cause.rstrip('.')}"
@@ -173,4 +177,4 @@ def _cause(report: Report, objective: Objective, found: Trend) -> str:
 
 
 def _longest(incidents: Sequence[Incident]) -> Incident | None:
-    return max(incidents, key=lambda one: (one.windows, -one.first_window_s), default=None)
+    return max(incidents, key=lambda incident: (incident.windows, -incident.first_window_s), default=None)

@@ -29,22 +29,22 @@ def burn_down(report: Report) -> str:
     def x(at_s: float) -> float:
         return _LEFT + (WIDTH - _LEFT - _RIGHT) * (at_s - shown.from_s) / shown.length_s
 
-    def y(left: float) -> float:
-        return _TOP + (_BOTTOM - _TOP) * (1 - max(left, floor)) / (1 - floor)
+    def y(share: float) -> float:
+        return _TOP + (_BOTTOM - _TOP) * (1 - max(share, floor)) / (1 - floor)
 
     drawn = [_level(y(level), fmt.percent(level)) for level in (1.0, 0.5, 0.0, -0.5, -1.0) if level >= floor]
-    drawn += [_text(x(at), _BOTTOM + 20, wording.local(at, span.zone), _anchor(x(at))) for at in _ticks(report)]
-    for which, one in enumerate(report.whole.attainments):
+    drawn += [_text(x(tick), _BOTTOM + 20, wording.local(tick, span.zone), _anchor(x(tick))) for tick in _ticks(report)]
+    for which, attainment in enumerate(report.whole.attainments):
         runs = _runs(points, which)
         for run in runs:
-            high = [(x(at), y(left.max)) for at, left in run]
-            low = [(x(at), y(left.min)) for at, left in reversed(run)]
+            high = [(x(moment), y(left_share.max)) for moment, left_share in run]
+            low = [(x(moment), y(left_share.min)) for moment, left_share in reversed(run)]
             drawn.append(f'<polygon points="{_path([*high, *low])}" fill="{_HUES[which]}" fill-opacity="0.15"/>')
             line = f'stroke="{_HUES[which]}" stroke-width="2"{_DASHES[which]}'
             drawn.append(f'<polyline points="{_path(high)}" fill="none" {line}/>')
             if len(run) == 1:  # between two gaps
                 drawn.append(f'<circle cx="{high[0][0]:.1f}" cy="{high[0][1]:.1f}" r="3" fill="{_HUES[which]}"/>')
-        name = wording.OBJECTIVES[one.objective]
+        name = wording.OBJECTIVES[attainment.objective]
         drawn.append(_legend(which, name if runs else f"{name}: none"))
     note = "; ".join(
         f"{wording.OBJECTIVES[one.objective]}: {wording.left(one.budget)}" for one in report.whole.attainments
@@ -55,17 +55,17 @@ def burn_down(report: Report) -> str:
 def days(report: Report) -> str:
     """Draw a square per day, marked by colour and sign; a day of which nothing is known is an empty frame."""
     drawn: list[str] = []
-    for at, day in enumerate(report.days):
-        row, column = divmod(at, _DAYS_A_ROW)
-        left, top = _LABEL + column * (_DAY + _GAP), 4 + row * (_DAY + 10)
+    for index, day in enumerate(report.days):
+        row, column = divmod(index, _DAYS_A_ROW)
+        x, top = _LABEL + column * (_DAY + _GAP), 4 + row * (_DAY + 10)
         if column == 0:
             drawn.append(_text(0, top + 17, wording.local_day(day.from_s, report.span.zone)[4:], "start"))
-        drawn.append(_day(day, left, top, wording.local_day(day.from_s, report.span.zone)))
+        drawn.append(_day(day, x, top, wording.local_day(day.from_s, report.span.zone)))
     rows = -(-len(report.days) // _DAYS_A_ROW)
     top = 4 + rows * (_DAY + 10) + 4
-    for at, name in enumerate(wording.STATUSES):
-        drawn.append(_square(name, _LABEL + at * 150, top, ""))
-        drawn.append(_text(_LABEL + at * 150 + _DAY + 6, top + 17, wording.STATUSES[name].word.lower(), "start"))
+    for index, name in enumerate(wording.STATUSES):
+        drawn.append(_square(name, _LABEL + index * 150, top, ""))
+        drawn.append(_text(_LABEL + index * 150 + _DAY + 6, top + 17, wording.STATUSES[name].word.lower(), "start"))
     drawn.append(_frame(_LABEL + 600, top, "") + _text(_LABEL + 600 + _DAY + 6, top + 17, "nothing known", "start"))
     counted = ", ".join(
         f"{number} {wording.STATUSES[name].word.lower()}"
@@ -86,13 +86,13 @@ def burn_strip(rates: Sequence[float | None]) -> str:
     bar = BAR if len(rates) <= MAX_BARS else BAR * MAX_BARS / len(rates)
     width, at_1 = bar * len(rates), BAR_HEIGHT * (1 - 1 / MAX_BURN)
     drawn = []
-    for at, rate in enumerate(rates):
+    for index, rate in enumerate(rates):
         if rate is None:
             continue
         height = max(1.0, BAR_HEIGHT * min(rate, MAX_BURN) / MAX_BURN)
         hue = LIGHT.loss if rate > 1 else LIGHT.ok
         drawn.append(
-            f'<rect x="{bar * at:.1f}" y="{BAR_HEIGHT - height:.1f}" width="{bar * 0.8:.1f}" height="{height:.1f}" '
+            f'<rect x="{bar * index:.1f}" y="{BAR_HEIGHT - height:.1f}" width="{bar * 0.8:.1f}" height="{height:.1f}" '
             f'fill="{hue}"/>'
         )
     line = f'<path d="M0 {at_1:g}H{width:.0f}" stroke="{LIGHT.idle}" stroke-dasharray="2 2" fill="none"/>'
@@ -106,9 +106,9 @@ def _day(day: Figures, left: float, top: float, name: str) -> str:
     return _square(day.status, left, top, f"{name}: {wording.STATUSES[day.status].word}")
 
 
-def _frame(left: float, top: float, title: str) -> str:
+def _frame(x: float, top: float, title: str) -> str:
     return (
-        f'<rect x="{left:.0f}.5" y="{top:.0f}.5" width="{_DAY - 1}" height="{_DAY - 1}" rx="3" fill="none" '
+        f'<rect x="{x:.0f}.5" y="{top:.0f}.5" width="{_DAY - 1}" height="{_DAY - 1}" rx="3" fill="none" '
         f'stroke="{_GRID}">{_title(title)}</rect>'
     )
 
@@ -123,9 +123,9 @@ _SIGNS: Final[dict[Status, str]] = {
 _STROKE: Final = 'fill="none" stroke="white" stroke-width="2.2" stroke-linecap="round" stroke-linejoin="round"'
 
 
-def _square(status: Status, left: float, top: float, title: str) -> str:
+def _square(status: Status, x: float, top: float, title: str) -> str:
     return (
-        f'<g transform="translate({left:.0f} {top:.0f})">{_title(title)}<rect width="{_DAY}" height="{_DAY}" rx="3" '
+        f'<g transform="translate({x:.0f} {top:.0f})">{_title(title)}<rect width="{_DAY}" height="{_DAY}" rx="3" '
         f'fill="{getattr(LIGHT, wording.STATUSES[status].role)}"/>{_SIGNS[status].format(_STROKE)}</g>'
     )
 
@@ -134,9 +134,9 @@ def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, Budge
     """Return the points of an objective without the gaps: no line is drawn across what is not known."""
     runs: list[list[tuple[int, BudgetShare]]] = [[]]
     for point in points:
-        left = point.left[which]
-        if left is not None:
-            runs[-1].append((point.at_s, left))
+        left_share = point.left[which]
+        if left_share is not None:
+            runs[-1].append((point.at_s, left_share))
         elif runs[-1]:
             runs.append([])
     return [run for run in runs if run]
@@ -148,7 +148,7 @@ def _ticks(report: Report) -> list[int]:
     begun = (day.from_s for day in report.days if shown.from_s < day.from_s < shown.to_s)
     edges = [shown.from_s, *begun, shown.to_s]
     last = len(edges) - 1
-    return [edges[at] for at in sorted({last * part // 4 for part in range(5)})]
+    return [edges[index] for index in sorted({last * part // 4 for part in range(5)})]
 
 
 def _anchor(x: float) -> str:

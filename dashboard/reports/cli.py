@@ -53,39 +53,41 @@ def report(
 
     Exit codes: 1 SLA missed (with --check), 2 usage, 3 a server cannot be reached, 4 no closed window in the range.
     """
-    wanted, several = list(dict.fromkeys(formats.split(","))), portfolio or bool(match)
+    wanted_formats, several = list(dict.fromkeys(formats.split(","))), portfolio or bool(match)
     if several == (pipeline is not None):
-        found = "both" if several else "neither"
-        raise UsageError(detail=f"expected a pipeline, or --portfolio or --match for several, found {found}")
+        found_option = "both" if several else "neither"
+        raise UsageError(detail=f"expected a pipeline, or --portfolio or --match for several, found {found_option}")
     if several and source is not None:
         raise UsageError(detail=f"expected --source beside a pipeline, found {source} beside several")
-    _check_destination(wanted, out)
+    _check_destination(wanted_formats, out)
     matchers = parse_matchers(match or ())
     now_s, settings = time.time(), Settings.load(data_dir=data_dir)
     span = choose(range_, from_, to, zone, now_s)
     with open_store(settings) as store:
-        made: Reported = (
+        document: Reported = (
             make_portfolio(store, matchers, span, now_s)
             if pipeline is None
             else make_report(store, pipeline, span, now_s, source)
         )
-    if not made.is_known:
-        raise NotEnoughData(detail=f"{made.name} has no closed window in this range.")
-    for name in wanted:
-        _write(made, name, settings.dashboard_url, out)
-    if check and made.status == "missed":
+    if not document.is_known:
+        raise NotEnoughData(detail=f"{document.name} has no closed window in this range.")
+    for name in wanted_formats:
+        _write(document, name, settings.dashboard_url, out)
+    if check and document.status == "missed":
         raise typer.Exit(EXIT_BREACHED)
 
 
-def _check_destination(wanted: list[str], out: Path | None) -> None:
+def _check_destination(destinations: list[str], out: Path | None) -> None:
     """Raise UsageError for unknown formats and unusable destinations, before anything is read."""
-    forms = [format_of(name) for name in wanted]
+    forms = [format_of(name) for name in destinations]
     if len(forms) > 1 and (out is None or out.is_file()):
         raise UsageError(detail=f"expected --out with a folder for {len(forms)} formats, found {out or 'none'}")
     if out is not None and len(forms) == 1 and not out.is_dir() and not out.absolute().parent.is_dir():
         raise UsageError(detail=f"expected --out in an existing folder, found {out}")
     if out is None and forms[0].is_binary and sys.stdout.isatty():
-        raise UsageError(detail=f"expected --out FILE or a pipe for {wanted[0]}, which is binary; found a terminal")
+        raise UsageError(
+            detail=f"expected --out FILE or a pipe for {destinations[0]}, which is binary; found a terminal"
+        )
 
 
 def _write(made: Reported, name: str, dashboard_url: str, out: Path | None) -> None:

@@ -26,8 +26,8 @@ def lag(report: Report) -> ReportSection:
 
 def destinations(pages: Pages) -> ReportSection | None:
     """Return a line per destination; None for a single one, which the whole report is of."""
-    found = pages.report.destinations
-    if len(found) < 2:
+    destinations_ = pages.report.destinations
+    if len(destinations_) < 2:
         return None
     note = (
         "Messages due at each, against its own targets; the numbers of the whole are over all destinations together. "
@@ -37,14 +37,14 @@ def destinations(pages: Pages) -> ReportSection | None:
         *("Destination", "Status", "Promised", "Attainment", "Due", "Lost", "Dead", "Loss budget left"),
         *("On time", "On-time budget left", "E2E lag p95"),
     )
-    rows = [_destination(pages, there) for there in found]
+    rows = [_destination(pages, destination) for destination in destinations_]
     return ReportSection("Destinations", (*attainments(pages.report), note), None, Table(heads, rows, 3))
 
 
 def sources(pages: Pages) -> ReportSection | None:
     """Return a line per source; None for a single one, which the whole report is of."""
-    found = pages.report.sources
-    if len(found) < 2:
+    sources_ = pages.report.sources
+    if len(sources_) < 2:
         return None
     note = (
         "The messages of each, by the targets of the pipeline. A message that was seen neither at a source nor where "
@@ -53,22 +53,22 @@ def sources(pages: Pages) -> ReportSection | None:
     heads = ("Source", "Status", *NUMBERS, "Dead", "Loss budget left", "On-time budget left", "E2E lag p95")
     rows = [
         [
-            pages.source(there.name),
-            Cell(wording.status(there.whole.status), "", wording.STATUSES[there.whole.status].meaning),
-            *numbers(there.whole),
-            Cell(fmt.count(there.whole.total.dead)),
-            *(Cell(wording.left(one.budget)) for one in there.whole.attainments),
-            Cell(fmt.duration(Lags.of(there.whole.total.e2e_lags).p95)),
+            pages.source(source.name),
+            Cell(wording.status(source.whole.status), "", wording.STATUSES[source.whole.status].meaning),
+            *numbers(source.whole),
+            Cell(fmt.count(source.whole.total.dead)),
+            *(Cell(wording.left(attainment.budget)) for attainment in source.whole.attainments),
+            Cell(fmt.duration(Lags.of(source.whole.total.e2e_lags).p95)),
         ]
-        for there in found
+        for source in sources_
     ]
     return ReportSection("Sources", (note,), None, Table(heads, rows, 2))
 
 
 def sides(pages: Pages) -> ReportSection | None:
     """Return a line per side of a graph that is cut; None where it is not."""
-    found = pages.report.sides
-    if len(found) < 2:
+    sides_ = pages.report.sides
+    if len(sides_) < 2:
         return None
     note = (
         "Where ids are new the graph is cut, and what lies before and behind is judged by itself. The status of the "
@@ -77,12 +77,12 @@ def sides(pages: Pages) -> ReportSection | None:
     heads = ("Side", "Status", *NUMBERS[:3], "Loss budget left")
     rows = [
         [
-            Cell(there.name),
-            Cell(wording.status(there.whole.status), "", wording.STATUSES[there.whole.status].meaning),
-            *numbers(there.whole)[:3],
-            Cell(wording.left(there.whole.attainments[0].budget)),
+            Cell(side.name),
+            Cell(wording.status(side.whole.status), "", wording.STATUSES[side.whole.status].meaning),
+            *numbers(side.whole)[:3],
+            Cell(wording.left(side.whole.attainments[0].budget)),
         ]
-        for there in found
+        for side in sides_
     ]
     return ReportSection("Sides of the graph", (note,), None, Table(heads, rows, 2))
 
@@ -92,17 +92,19 @@ def attainments(report: Report) -> tuple[str, ...]:
     several."""
     if len(report.destinations) < 2:
         return ()
-    each = ", ".join(f"{there.name} {wording.kept(there.whole.attainments[0])}" for there in report.destinations)
-    return (f"Attainment, the share of messages due that was not lost: {each}.",)
+    targets = ", ".join(
+        f"{destination.name} {wording.kept(destination.whole.attainments[0])}" for destination in report.destinations
+    )
+    return (f"Attainment, the share of messages due that was not lost: {targets}.",)
 
 
-def _destination(pages: Pages, there: DestinationFigures) -> list[Cell]:
-    total, (loss, on_time) = there.whole.total, there.whole.attainments
+def _destination(pages: Pages, figures: DestinationFigures) -> list[Cell]:
+    total, (loss, on_time) = figures.whole.total, figures.whole.attainments
     return [
-        Cell(there.name),
-        Cell(wording.status(there.whole.status), "", wording.STATUSES[there.whole.status].meaning),
-        Cell(wording.short_promises(there.targets)),
-        pages.range(wording.kept(loss), there.whole.from_s, there.whole.to_s),
+        Cell(figures.name),
+        Cell(wording.status(figures.whole.status), "", wording.STATUSES[figures.whole.status].meaning),
+        Cell(wording.short_promises(figures.targets)),
+        pages.range(wording.kept(loss), figures.whole.from_s, figures.whole.to_s),
         Cell(fmt.count(total.messages)),
         Cell(fmt.count_interval(total.lost)),
         Cell(fmt.count(total.dead)),
@@ -174,10 +176,10 @@ def places(report: Report) -> ReportSection | None:
     rows = [
         [
             Cell(place_label(name)),
-            Cell(fmt.count_interval(there)),
-            Cell(fmt.percent(there.min / certain if certain else None)),
+            Cell(fmt.count_interval(place)),
+            Cell(fmt.percent(place.min / certain if certain else None)),
         ]
-        for name, there in places
+        for name, place in places
     ]
     note = "A message may be lost at several places, where routes part."
     return ReportSection(title, (note,), None, Table(("Place", "Lost", "Of those lost for certain"), rows))
@@ -211,32 +213,32 @@ def order(report: Report) -> ReportSection | None:
 
 
 def incidents(pages: Pages) -> ReportSection:
-    found, times = pages.report.incidents.found, pages.report.incidents.times
-    if not found:
+    incidents_, times = pages.report.incidents.found, pages.report.incidents.times
+    if not incidents_:
         return ReportSection("Incidents", ("None in this range.",))
     note = (
         f"{fmt.counted(times.incidents, 'incident')}, {times.acknowledged} acknowledged "
         f"(mean time, MTTA, {_time(times.mean_to_acknowledge_s)}), {times.repaired} repaired "
         f"(mean time, MTTR, {_time(times.mean_to_resolve_s)}), {times.revised} revised away."
     )
-    rows = [_incident(pages, one) for one in found[:MAX_ROWS]]
-    more = [f"{len(found) - MAX_ROWS} more are in the JSON form."] if len(found) > MAX_ROWS else []
+    rows = [_incident(pages, incident) for incident in incidents_[:MAX_ROWS]]
+    more = [f"{len(incidents_) - MAX_ROWS} more are in the JSON form."] if len(incidents_) > MAX_ROWS else []
     heads = ("Opened", "Resolved", "Repaired in", "Severity", "Rule", "What", "Where", "Cause")
     return ReportSection("Incidents", (note, *more), None, Table(heads, rows, len(heads)))
 
 
-def _incident(pages: Pages, one: Incident) -> list[Cell]:
-    ended = one.resolved_at.timestamp() if one.resolved_at and one.state == "resolved" else None
-    opened = wording.local(one.opened_at.timestamp(), pages.zone)
+def _incident(pages: Pages, incident: Incident) -> list[Cell]:
+    ended = incident.resolved_at.timestamp() if incident.resolved_at and incident.state == "resolved" else None
+    opened = wording.local(incident.opened_at.timestamp(), pages.zone)
     return [
-        pages.range(opened, one.first_window_s, one.last_window_s + 60),
+        pages.range(opened, incident.first_window_s, incident.last_window_s + 60),
         pages.moment(ended) if ended else Cell("still open"),
-        Cell(_time(time_to_repair_s(one))),
-        Cell(one.severity),
-        Cell(one.rule),
-        Cell(one.text),
-        Cell(", ".join(place_words(place) for place in one.where[:3]) or fmt.NOTHING),
-        Cell(one.cause or "none was looked for", pages.incident(one)),
+        Cell(_time(time_to_repair_s(incident))),
+        Cell(incident.severity),
+        Cell(incident.rule),
+        Cell(incident.text),
+        Cell(", ".join(place_words(place) for place in incident.where[:3]) or fmt.NOTHING),
+        Cell(incident.cause or "none was looked for", pages.incident(incident)),
     ]
 
 

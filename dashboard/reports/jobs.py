@@ -25,11 +25,11 @@ def jobs(pages: Pages) -> ReportSection | None:
 def _job(pages: Pages, job: JobStats) -> list[Cell]:
     report = pages.report
     page = Address(links.runs(report.pipeline), {"zone": report.span.zone})
-    at = page.over(ShownRange(report.span.from_s, report.span.to_s)).href
+    href = page.over(ShownRange(report.span.from_s, report.span.to_s)).href
     in_time = None if job.in_time is None or not job.judged else job.in_time / job.judged
     kept = "" if in_time is None else f" ({job.in_time} of {job.judged})"
     return [
-        Cell(job.job.dag, pages.base_url.rstrip("/") + at),
+        Cell(job.job.dag, pages.base_url.rstrip("/") + href),
         Cell(fmt.count(job.runs)),
         Cell(fmt.percent(job.success_rate)),
         Cell(f"{fmt.percent(in_time)}{kept}"),

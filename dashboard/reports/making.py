@@ -81,7 +81,7 @@ def make_report(store: Store, pipeline: str, span: CalendarRange, now_s: float, 
     days = [reading.figures(parts) for parts in _grouped(hours, day_edges(span))]
     steps = days if span.to_s - span.from_s > HOURLY_UP_TO_S else [reading.figures([hour]) for hour in hours]
     graph = definition.graph
-    made = Report(
+    report_ = Report(
         pipeline=pipeline,
         description=definition.metadata.description,
         span=span,
@@ -124,7 +124,7 @@ def make_report(store: Store, pipeline: str, span: CalendarRange, now_s: float, 
         lag=_lag_by_hop(whole.total, graph),
         previous_lag=_lag_by_hop(whole_before.total, graph),
     )
-    return replace(made, changes=what_changed(made))
+    return replace(report_, changes=what_changed(report_))
 
 
 class _Reading:
@@ -194,10 +194,10 @@ def figures_of(
 ) -> Figures:
     """Return the figures of neighbouring ranges, in each of which one of the targets holds; see `periods.coverage`."""
     whole = joined(parts)
-    known = coverage(whole, first_s, expected_to_s)
+    known_minutes = coverage(whole, first_s, expected_to_s)
     totals = [(part.total, target_at(targets, part.from_s)) for part in parts]
-    attainments = tuple(judge(objective, totals, known.missing) for objective in OBJECTIVES)
-    return Figures(whole.from_s, whole.to_s, whole.total, known, attainments)
+    attainments = tuple(judge(objective, totals, known_minutes.missing) for objective in OBJECTIVES)
+    return Figures(whole.from_s, whole.to_s, whole.total, known_minutes, attainments)
 
 
 def _destinations_of(stored: StoredPipeline) -> list[str]:
@@ -205,10 +205,10 @@ def _destinations_of(stored: StoredPipeline) -> list[str]:
 
 
 def _lag_by_hop(total: Rollup, graph: Graph) -> LagByHop:
-    found = lag_hops.of_checkpoints(cache(total.p95_ms), graph)
-    path = lag_hops.path_ms(found, graph)
-    known = {hop: found.hops[hop] for hop in lag_hops.hops(graph) if hop in found.hops}
-    return LagByHop(known, next(reversed(path)).node if path else None, frozenset(path))
+    by_hop = lag_hops.of_checkpoints(cache(total.p95_ms), graph)
+    path = lag_hops.path_ms(by_hop, graph)
+    hops = {hop: by_hop.hops[hop] for hop in lag_hops.hops(graph) if hop in by_hop.hops}
+    return LagByHop(hops, next(reversed(path)).node if path else None, frozenset(path))
 
 
 def _grouped(parts: Sequence[RangeTotal], edges: Sequence[int]) -> list[list[RangeTotal]]:
@@ -233,9 +233,9 @@ def _burn_down(whole: Figures, steps: Sequence[Figures]) -> tuple[BurnPoint, ...
         bad = [_added((so_far, one.bad)) for so_far, one in zip(bad, step.attainments, strict=True)]
         without_verdict += step.without_verdict
         left = []
-        for one, so_far in zip(whole.attainments, bad, strict=True):
-            unseen = unseen_estimate(one.of, without_verdict, whole.known.closed)
-            left.append(Budget(one.allowed, Interval(so_far.min, so_far.max + unseen)).left)
+        for attainment, so_far in zip(whole.attainments, bad, strict=True):
+            unseen = unseen_estimate(attainment.of, without_verdict, whole.known.closed)
+            left.append(Budget(attainment.allowed, Interval(so_far.min, so_far.max + unseen)).left)
         is_known = step.known.closed or number == first - 1
         points.append(BurnPoint(step.to_s, tuple(left) if is_known else (None,) * len(left)))
     return tuple(points)
@@ -249,14 +249,14 @@ def _added(parts: Iterable[Interval]) -> Interval:
 def _worst(whole: Figures, totals: Sequence[RangeTotal]) -> list[list[RangeTotal]]:
     """Return the hours that took most of a budget for certain, worst first, then those that may have; an hour where a
     day begins is of two parts."""
-    allowed = {one.objective: max(one.allowed, 1) for one in whole.attainments}
+    allowed = {attainment.objective: max(attainment.allowed, 1) for attainment in whole.attainments}
 
     def weight(hour: Sequence[RangeTotal]) -> tuple[float, float]:
         bad = [
             (_added(bad_interval(objective, part.total)[0] for part in hour), most)
             for objective, most in allowed.items()
         ]
-        return max(one.min / most for one, most in bad), max(one.max / most for one, most in bad)
+        return max(bounds.min / most for bounds, most in bad), max(bounds.max / most for bounds, most in bad)
 
     hours = [list(parts) for _, parts in groupby(totals, _hour_of)]
     return [hour for hour in nlargest(WORST_HOURS, hours, key=weight) if weight(hour) > (0, 0)]
@@ -264,11 +264,14 @@ def _worst(whole: Figures, totals: Sequence[RangeTotal]) -> list[list[RangeTotal
 
 def _worst_hour(whole: Figures, hour: Figures) -> WorstHour:
     both = zip(hour.attainments, whole.attainments, strict=True)
-    return WorstHour(hour, tuple(Budget(of.allowed, one.bad).spent for one, of in both))
+    return WorstHour(hour, tuple(Budget(allowed.allowed, attainment.bad).spent for attainment, allowed in both))
 
 
 def _incidents(store: Store, pipeline: str, span: CalendarRange) -> Incidents:
     since = datetime.fromtimestamp(span.from_s, UTC)
-    found = incidents(store, pipeline=pipeline, only_open=False, since=since)
-    overlapping = sorted((one for one in found if one.first_window_s < span.to_s), key=lambda one: one.opened_at)
+    incidents_ = incidents(store, pipeline=pipeline, only_open=False, since=since)
+    overlapping = sorted(
+        (incident for incident in incidents_ if incident.first_window_s < span.to_s),
+        key=lambda incident: incident.opened_at,
+    )
     return Incidents(tuple(overlapping), Times.of(overlapping_courses(store, pipeline, span.from_s, span.to_s)))

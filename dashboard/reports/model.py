@@ -70,7 +70,7 @@ class Figures(TimeRange):
             "on_time": self.total.on_time,
             "on_time_of": self.total.on_time_of,
             "on_time_share": self.total.on_time_share,
-            "objectives": [one.document() for one in self.attainments],
+            "objectives": [attainment.document() for attainment in self.attainments],
         }
 
 
@@ -127,7 +127,7 @@ class LagByHop:
 
     def share(self, hop: Hop) -> float | None:
         """Return the share of a hop in the lag along the path; None of hops beside it."""
-        total = sum(value for of, value in self.hops.items() if of in self.path)
+        total = sum(value for hop, value in self.hops.items() if hop in self.path)
         return self.hops[hop] / total if hop in self.path and total > 0 else None
 
 
@@ -190,16 +190,20 @@ class Report:
         """Return over what time budgets are drawn: the range, without more than half of it at its beginning
         of which nothing is known, and without what is still to come."""
         ends = [point.at_s for point in self.burn_down]
-        known = [at for at, point in enumerate(self.burn_down) if at and any(left is not None for left in point.left)]
+        with_budget = [
+            index
+            for index, point in enumerate(self.burn_down)
+            if index and any(share is not None for share in point.left)
+        ]
         from_s, to_s = self.span.from_s, max(ends, default=self.span.to_s)
-        since_s = ends[known[0]] if known and known[0] > 1 else from_s
+        since_s = ends[with_budget[0]] if with_budget and with_budget[0] > 1 else from_s
         return TimeRange(since_s if since_s - from_s > (to_s - from_s) / 2 else from_s, to_s)
 
     @property
     def burn_down_floor(self) -> float:
         """The share at the bottom of a chart of the burn-down: a budget that is overspent by more than itself leaves
         the chart there; the number is in the table."""
-        shares = (left.min for point in self.burn_down for left in point.left if left is not None)
+        shares = (share.min for point in self.burn_down for share in point.left if share is not None)
         return max(-1.0, min([0.0, *shares]))
 
     def document(self, base_url: str = "") -> Document:
@@ -208,7 +212,7 @@ class Report:
         def linked(figures: Figures) -> Document:
             return {**figures.document(), "links": self.links(figures.from_s, figures.to_s, base_url)}
 
-        objectives = [one.objective for one in self.whole.attainments]
+        objectives = [attainment.objective for attainment in self.whole.attainments]
         return {
             "pipeline": self.pipeline,
             **({} if self.source is None else {"source": self.source}),
@@ -226,24 +230,24 @@ class Report:
             },
             "destinations": [
                 {
-                    "name": there.name,
-                    "targets": [target.document() for target in there.targets],
-                    "whole": {**linked(there.whole), **_of_part(there.whole.total)},
-                    "previous": {**linked(there.previous), **_of_part(there.previous.total)},
+                    "name": destination.name,
+                    "targets": [target.document() for target in destination.targets],
+                    "whole": {**linked(destination.whole), **_of_part(destination.whole.total)},
+                    "previous": {**linked(destination.previous), **_of_part(destination.previous.total)},
                 }
-                for there in self.destinations
+                for destination in self.destinations
             ],
             "sources": [
                 {
-                    "name": there.name,
-                    "whole": {**linked(there.whole), **_of_part(there.whole.total)},
-                    "previous": {**linked(there.previous), **_of_part(there.previous.total)},
+                    "name": source.name,
+                    "whole": {**linked(source.whole), **_of_part(source.whole.total)},
+                    "previous": {**linked(source.previous), **_of_part(source.previous.total)},
                 }
-                for there in self.sources
+                for source in self.sources
             ],
             "sides": [
-                {"name": there.name, "whole": linked(there.whole), "previous": linked(there.previous)}
-                for there in self.sides
+                {"name": side.name, "whole": linked(side.whole), "previous": linked(side.previous)}
+                for side in self.sides
             ],
             "lag_by_hop": {
                 "destination": self.lag.delivery,
@@ -273,12 +277,12 @@ class Report:
                 "times": self.incidents.times.document(),
                 "list": [
                     {
-                        **found.document(),
-                        "time_to_repair_s": time_to_repair_s(found),
-                        "cause": found.cause,
-                        "links": found.links(base_url),
+                        **incident.document(),
+                        "time_to_repair_s": time_to_repair_s(incident),
+                        "cause": incident.cause,
+                        "links": incident.links(base_url),
                     }
-                    for found in self.incidents.found
+                    for incident in self.incidents.found
                 ],
             },
         }

@@ -81,9 +81,9 @@ class Pages:
         span, narrowed = self.report.span, replace(self.report, source=name)
         return Cell(name, narrowed.links(span.from_s, span.to_s, self.base_url)["page"])
 
-    def incident(self, one: Incident) -> str:
+    def incident(self, incident: Incident) -> str:
         """Return the address of an incident's page."""
-        return self.base_url.rstrip("/") + links.incident(str(one.id))
+        return self.base_url.rstrip("/") + links.incident(str(incident.id))
 
     def moment(self, at_s: float | None) -> Cell:
         return Cell(fmt.NOTHING) if at_s is None else Cell(wording.local(at_s, self.zone), "", rfc3339(int(at_s)))

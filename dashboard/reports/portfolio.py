@@ -58,8 +58,8 @@ class PortfolioLine:
     @property
     def least_left(self) -> tuple[float, float]:
         """Return the least of its error budgets that is left: at most, then at least; without bound where none is."""
-        left = [one.budget.left for one in self.whole.attainments if one.budget is not None]
-        return min(((each.max, each.min) for each in left if each is not None), default=(math.inf, math.inf))
+        shares = [attainment.budget.left for attainment in self.whole.attainments if attainment.budget is not None]
+        return min(((share.max, share.min) for share in shares if share is not None), default=(math.inf, math.inf))
 
     def document(self, zone: str, base_url: str) -> Document:
         def linked(figures: Figures) -> Document:
@@ -109,8 +109,8 @@ class Portfolio:
     @property
     def status(self) -> Status:
         """The worst of its pipelines'; nothing is proven while a definition is set aside."""
-        found = {*self.statuses, *(["unproven"] if self.unreadable else [])}
-        return next((status for status in _WORST_FIRST if status in found), "none")
+        statuses = {*self.statuses, *(["unproven"] if self.unreadable else [])}
+        return next((status for status in _WORST_FIRST if status in statuses), "none")
 
     @property
     def is_known(self) -> bool:
@@ -134,7 +134,7 @@ class Portfolio:
 def burn_rate(step: Figures) -> float | None:
     """Return how many times as many messages were bad for certain as may be, of the objective where that is most; None
     where nothing is known, or none may be bad."""
-    rates = [one.bad.min / one.allowed for one in step.attainments if one.allowed]
+    rates = [attainment.bad.min / attainment.allowed for attainment in step.attainments if attainment.allowed]
     return max(rates, default=None) if step.known.closed else None
 
 
@@ -142,7 +142,7 @@ def make_portfolio(store: Store, matchers: MatcherList, span: CalendarRange, now
     """Return the portfolio of the pipelines that match, in a few statements however many these are."""
     found = store.pipelines()
     stored = matching(found, matchers)
-    names, before = [each.name for each in stored], previous(span)
+    names, before = [pipeline.name for pipeline in stored], previous(span)
     targets, first_s = read_targets(store, stored), first_known_of(store, names)
     starts = _steps(span)
     edges = {
@@ -152,8 +152,8 @@ def make_portfolio(store: Store, matchers: MatcherList, span: CalendarRange, now
     parts = series_of(store, edges, counts_only=True) if edges else {}
     incidents = open_by_severity(store, names)
 
-    def line(of: StoredPipeline) -> PortfolioLine:
-        definition, name = of.definition, of.name
+    def line(stored: StoredPipeline) -> PortfolioLine:
+        definition, name = stored.definition, stored.name
         due_s = expected_to_s(now_s, definition.spec.grace)
 
         def figures(from_s: int, to_s: int) -> Figures:

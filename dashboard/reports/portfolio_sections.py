@@ -54,9 +54,9 @@ def headline(portfolio: Portfolio) -> str:
     matching = f"{'matches' if len(portfolio.lines) == 1 else 'match'} {portfolio.name}" if portfolio.matchers else ""
     if not portfolio.lines:
         return f"No pipeline {'matches ' + portfolio.name if portfolio.matchers else 'is there'}.{aside}"
-    of = fmt.counted(len(portfolio.lines), "pipeline")
+    pipelines = fmt.counted(len(portfolio.lines), "pipeline")
     counts = ", ".join(f"{n} {wording.STATUSES[status].word.lower()}" for status, n in portfolio.statuses.items())
-    return f"{of}{' ' if matching else ''}{matching}: {counts}.{aside}"
+    return f"{pipelines}{' ' if matching else ''}{matching}: {counts}.{aside}"
 
 
 def summary(portfolio: Portfolio) -> tuple[str, ...]:
@@ -75,8 +75,8 @@ def _sentence(line: PortfolioLine) -> str:
     )
 
 
-def _against(line: PortfolioLine, one: Attainment) -> str:
-    return f"{TRENDS[line.trends[one.objective]].word}, budget left {wording.left(one.budget)}"
+def _against(line: PortfolioLine, attainment: Attainment) -> str:
+    return f"{TRENDS[line.trends[attainment.objective]].word}, budget left {wording.left(attainment.budget)}"
 
 
 def _row(line: PortfolioLine, portfolio: Portfolio, base_url: str) -> list[Cell]:
@@ -99,23 +99,23 @@ def _row(line: PortfolioLine, portfolio: Portfolio, base_url: str) -> list[Cell]
     ]
 
 
-def _trend(line: PortfolioLine, one: Attainment) -> Cell:
-    trend = line.trends[one.objective]
+def _trend(line: PortfolioLine, attainment: Attainment) -> Cell:
+    trend = line.trends[attainment.objective]
     look = TRENDS[trend]
     if trend == "none":
         return Cell(fmt.NOTHING, "", f"no comparison: {look.meaning}")
-    before = next(each for each in line.previous.attainments if each.objective == one.objective)
+    before = next(each for each in line.previous.attainments if each.objective == attainment.objective)
     return Cell(f"{look.icon} {look.word}", "", f"{look.meaning}; it was {wording.attained(before)}")
 
 
 def _burn(line: PortfolioLine) -> Cell:
     rates = [burn_rate(step) for step in line.steps]
-    known = [rate for rate in rates if rate is not None]
-    if not known:
+    known_rates = [rate for rate in rates if rate is not None]
+    if not known_rates:
         return Cell(fmt.NOTHING)
-    over = sum(rate > 1 for rate in known)
-    words = f"{over} of {len(known)} above 1"
-    return Cell(words, "", f"burn rate {words}, at most {max(known):.1f}", burn_strip(rates))
+    over = sum(rate > 1 for rate in known_rates)
+    words = f"{over} of {len(known_rates)} above 1"
+    return Cell(words, "", f"burn rate {words}, at most {max(known_rates):.1f}", burn_strip(rates))
 
 
 def _incidents(line: PortfolioLine, base: str) -> Cell:

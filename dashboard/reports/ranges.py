@@ -51,8 +51,8 @@ def named_range(text: str, zone: str, now_s: float) -> CalendarRange:
         BadSpan, BadZone: for any other text, or an unknown zone.
     """
     if text in RANGES_S:
-        found = last(text, now_s)
-        return CalendarRange(found.from_s, found.to_s, zone)
+        range_ = last(text, now_s)
+        return CalendarRange(range_.from_s, range_.to_s, zone)
     relative, named = _RELATIVE.fullmatch(text), _NAMED.fullmatch(text)
     try:
         if relative:
@@ -103,7 +103,9 @@ def previous(span: CalendarRange) -> CalendarRange:
     if span.unit is not None:
         return _around(span.unit, _local(span.from_s, span.zone).date() - timedelta(days=1), span.zone)
     first, end = _local(span.from_s, span.zone), _local(span.to_s, span.zone)
-    if all(_midnight_s(at.date(), span.zone) == moment for at, moment in ((first, span.from_s), (end, span.to_s))):
+    if all(
+        _midnight_s(end_s.date(), span.zone) == moment for end_s, moment in ((first, span.from_s), (end, span.to_s))
+    ):
         days = end.date() - first.date()
         return CalendarRange(_midnight_s(first.date() - days, span.zone), span.from_s, span.zone)
     return CalendarRange(2 * span.from_s - span.to_s, span.from_s, span.zone)
@@ -111,11 +113,11 @@ def previous(span: CalendarRange) -> CalendarRange:
 
 def local_midnights(span: CalendarRange) -> list[int]:
     """Return the days of the zone that begin within the range, after its start: epoch s, ascending."""
-    day, found = _local(span.from_s, span.zone).date(), list[int]()
-    while (at := _midnight_s(day := day + timedelta(days=1), span.zone)) < span.to_s:
-        if at > (found[-1] if found else span.from_s):  # a zone may skip a day
-            found.append(at)
-    return found
+    day, midnights = _local(span.from_s, span.zone).date(), list[int]()
+    while (midnight_s := _midnight_s(day := day + timedelta(days=1), span.zone)) < span.to_s:
+        if midnight_s > (midnights[-1] if midnights else span.from_s):  # a zone may skip a day
+            midnights.append(midnight_s)
+    return midnights
 
 
 def day_edges(span: CalendarRange) -> list[int]:

@@ -31,7 +31,7 @@ def layout(report: Report, base_url: str = "") -> Layout:
 def sections(report: Report, base_url: str = "") -> list[ReportSection]:
     """Return all of the report, in the order in which it is read."""
     pages = Pages(report, base_url)
-    found = [
+    sections_ = [
         _objectives(pages),
         changes(report),
         _burn_down(report),
@@ -53,24 +53,24 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
         _targets(pages),
         _recomputing(pages),
     ]
-    return [section for section in found if section is not None]
+    return [section for section in sections_ if section is not None]
 
 
 def _objectives(pages: Pages) -> ReportSection:
     report = pages.report
     rows = [
         [
-            Cell(wording.OBJECTIVES[one.objective]),
-            Cell(wording.status(one.status), "", wording.STATUSES[one.status].meaning),
-            Cell(wording.promises(one.objective, report.targets)),
-            pages.range(wording.attained(one), report.span.from_s, report.span.to_s),
-            Cell(fmt.count(one.of)),
-            Cell(fmt.count_interval(one.bad)),
-            Cell(fmt.count(int(one.allowed))),
-            Cell(wording.spent(one)),
-            Cell(wording.left(one.budget)),
+            Cell(wording.OBJECTIVES[attainment.objective]),
+            Cell(wording.status(attainment.status), "", wording.STATUSES[attainment.status].meaning),
+            Cell(wording.promises(attainment.objective, report.targets)),
+            pages.range(wording.attained(attainment), report.span.from_s, report.span.to_s),
+            Cell(fmt.count(attainment.of)),
+            Cell(fmt.count_interval(attainment.bad)),
+            Cell(fmt.count(int(attainment.allowed))),
+            Cell(wording.spent(attainment)),
+            Cell(wording.left(attainment.budget)),
         ]
-        for one in report.whole.attainments
+        for attainment in report.whole.attainments
     ]
     heads = ("Objective", "Status", "Promised", "Measured", "Messages", "Bad", "Budget", "Spent", "Left")
     sentences = [*wording.verdict_sentences(report), *wording.by_commit(report)]
@@ -179,7 +179,10 @@ def comparison(report: Report) -> ReportSection:
         _compared("On time for certain", on_time.good.min, on_time_before.good.min, fmt.percent, _points),
         _compared("Lag p95", lags_now.p95, lags_before.p95, fmt.duration, _relative),
         _compared("Minutes known", now.known_share, before.known_share, fmt.percent, _points),
-        *(_status_row(one, other) for one, other in zip(now.attainments, before.attainments, strict=True)),
+        *(
+            _status_row(attainment, other)
+            for attainment, other in zip(now.attainments, before.attainments, strict=True)
+        ),
     ]
     return ReportSection(title, (), None, Table(("", "This range", "Before", "Change"), rows))
 

@@ -20,9 +20,9 @@ TRENDS: Final[dict[Trend, VerdictLook]] = {
 }
 
 
-def bad_shares(one: Attainment) -> tuple[float, float]:
+def bad_shares(attainment: Attainment) -> tuple[float, float]:
     """Return the share of messages that were bad: for certain, and at most."""
-    return one.bad.min / one.of, one.bad.max / one.of
+    return attainment.bad.min / attainment.of, attainment.bad.max / attainment.of
 
 
 def trend(now: Attainment, before: Attainment) -> Trend:

@@ -23,8 +23,8 @@ OBJECTIVES: Final[dict[Objective, str]] = {"loss": "Loss", "on-time": "On time"}
 
 
 def title(report: Report) -> str:
-    of = report.pipeline if report.source is None else f"{report.pipeline}, messages of {report.source}"
-    return f"SLA report: {of}, {range_words(report.span)}"
+    title_of = report.pipeline if report.source is None else f"{report.pipeline}, messages of {report.source}"
+    return f"SLA report: {title_of}, {range_words(report.span)}"
 
 
 def range_words(span: CalendarRange) -> str:
@@ -34,8 +34,8 @@ def range_words(span: CalendarRange) -> str:
 
 def local(at_s: float, zone: str) -> str:
     """`2026-11-21 08:40` in the zone; the caller says which. With its letters where this time comes twice."""
-    there = Zone.named(zone)
-    return there.moment(at_s) if there.is_twice(at_s) else there.clock(at_s, date=True)
+    local_zone = Zone.named(zone)
+    return local_zone.moment(at_s) if local_zone.is_twice(at_s) else local_zone.clock(at_s, date=True)
 
 
 def local_day(at_s: float, zone: str) -> str:
@@ -62,8 +62,8 @@ def promise(objective: Objective, target: Target) -> str:
 def short_promises(targets: tuple[Target, ...]) -> str:
     """`≤ 1 % lost, ≥ 95 % in 5 s` of each version of a definition that changes it."""
     short = [
-        f"≤ {fmt.percent(one.loss_max)} lost, ≥ {fmt.percent(one.on_time_min)} in {fmt.duration(one.lag_ms)}"
-        for one in targets
+        f"≤ {fmt.percent(target.loss_max)} lost, ≥ {fmt.percent(target.on_time_min)} in {fmt.duration(target.lag_ms)}"
+        for target in targets
     ]
     return "; then ".join(dict.fromkeys(short))
 
@@ -73,19 +73,19 @@ def promises(objective: Objective, targets: tuple[Target, ...]) -> str:
     return ", then ".join(dict.fromkeys(promise(objective, target) for target in targets))
 
 
-def attained(one: Attainment) -> str:
+def attained(attainment: Attainment) -> str:
     """Return the measured share: of messages lost, or on time."""
-    low, high = one.good.min, one.good.max
+    low, high = attainment.good.min, attainment.good.max
     if low is None or high is None:
         return fmt.NOTHING
-    if one.objective == "on-time":
-        return kept(one)
-    return fmt.interval(fmt.percent, one.bad.min / one.of, one.bad.max / one.of)
+    if attainment.objective == "on-time":
+        return kept(attainment)
+    return fmt.interval(fmt.percent, attainment.bad.min / attainment.of, attainment.bad.max / attainment.of)
 
 
-def kept(one: Attainment) -> str:
+def kept(attainment: Attainment) -> str:
     """Return the attainment: the share of messages that was not lost, or on time."""
-    low, high = one.good.min, one.good.max
+    low, high = attainment.good.min, attainment.good.max
     return fmt.NOTHING if low is None or high is None else fmt.interval(fmt.percent, low, high)
 
 
@@ -94,9 +94,9 @@ def of_budget(part: BudgetShare | None) -> str:
     return fmt.NOTHING if part is None else fmt.interval(fmt.percent, part.min, part.max)
 
 
-def spent(one: Attainment) -> str:
+def spent(attainment: Attainment) -> str:
     """Return the share of its budget that is used up, in per cent; without decimals where it is much."""
-    budget = one.budget
+    budget = attainment.budget
     if budget is None:
         return fmt.NOTHING
     if not budget.allowed:
@@ -121,11 +121,13 @@ def left(budget: Budget | None) -> str:
 def verdict_sentences(report: Report) -> list[str]:
     """Return one sentence per objective, and one about unknown time."""
     sentences = []
-    for one in report.whole.attainments:
-        look, wanted = STATUSES[one.status], promises(one.objective, report.targets)
-        fate = "lost" if one.objective == "loss" else "delivered on time"
-        measured = f"{attained(one)} of {fmt.count(one.of)} messages {fate}" if one.of else "no messages"
-        sentences.append(f"{OBJECTIVES[one.objective]} {look.word}: {measured}; promised was {wanted}.")
+    for attainment in report.whole.attainments:
+        look, promise = STATUSES[attainment.status], promises(attainment.objective, report.targets)
+        fate = "lost" if attainment.objective == "loss" else "delivered on time"
+        measured = (
+            f"{attained(attainment)} of {fmt.count(attainment.of)} messages {fate}" if attainment.of else "no messages"
+        )
+        sentences.append(f"{OBJECTIVES[attainment.objective]} {look.word}: {measured}; promised was {promise}.")
     return [*sentences, *not_known(report.whole)]
 
 
@@ -136,26 +138,27 @@ def by_commit(report: Report) -> list[str]:
 
 def not_known(figures: Figures) -> list[str]:
     """Return the caveat of a figure: how much of its time is unknown."""
-    known, unknown = figures.known, figures.minutes_by_verdict["unknown"]
+    known_minutes, unknown = figures.known, figures.minutes_by_verdict["unknown"]
     note = []
-    if not known.closed:
+    if not known_minutes.closed:
         note.append("No window of this range is closed: there is nothing to report yet.")
-    elif unknown or known.missing:
+    elif unknown or known_minutes.missing:
         note.append(
             f"Not known: {fmt.counted(unknown, 'minute')} without enough evidence for a verdict and "
-            f"{fmt.counted(known.missing, 'minute')} without a result, together "
+            f"{fmt.counted(known_minutes.missing, 'minute')} without a result, together "
             f"{fmt.percent(1 - (figures.known_share or 0))} of the time. They never count as good: what is "
             "spent of a budget at most takes all their messages for bad."
         )
-    if known.cut:
+    if known_minutes.cut:
         note.append(
-            f"Of these, {fmt.counted(known.cut, 'minute')} are kept only within whole hours that reach across a day or "
-            "the range's rim, since minutes of that age are dropped."
+            f"Of these, {fmt.counted(known_minutes.cut, 'minute')} are kept only within whole hours that reach across "
+            "a day or the range's rim, since minutes of that age are dropped."
         )
-    if known.before:
+    if known_minutes.before:
         note.append(
-            f"{fmt.counted(known.before, 'minute').capitalize()} lie before the first one that anything is kept of."
+            f"{fmt.counted(known_minutes.before, 'minute').capitalize()} lie before the first one that anything is "
+            "kept of."
         )
-    if known.to_come:
-        note.append(f"{fmt.counted(known.to_come, 'minute').capitalize()} are still to come or not closed yet.")
+    if known_minutes.to_come:
+        note.append(f"{fmt.counted(known_minutes.to_come, 'minute').capitalize()} are still to come or not closed yet.")
     return note

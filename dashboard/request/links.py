@@ -95,8 +95,8 @@ def window(name: str, window_start_s: int) -> str:
 
 def window_data(name: str, window_start_s: int, what: str, /, **query: str | None) -> str:
     """Return the API's `matrix`, `difference`, `export` or `revisions` of a window; `from` is written `from_`."""
-    asked = {key.rstrip("_"): value for key, value in query.items() if value}
-    return f"{API}/pipelines/{quote(name)}/windows/{rfc3339(window_start_s)}/{what}?{urlencode(asked, safe=':')}"
+    parameters = {key.rstrip("_"): value for key, value in query.items() if value}
+    return f"{API}/pipelines/{quote(name)}/windows/{rfc3339(window_start_s)}/{what}?{urlencode(parameters, safe=':')}"
 
 
 def message(name: str) -> str:

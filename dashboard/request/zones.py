@@ -17,8 +17,8 @@ UTC_NAME: Final = "UTC"
 @cache
 def names() -> tuple[str, ...]:
     """Return the names of all zones, UTC first."""
-    found = {name for name in available_timezones() if "/" in name and not name.startswith(("Etc/", "SystemV/"))}
-    return UTC_NAME, *sorted(found)
+    zone_names = {name for name in available_timezones() if "/" in name and not name.startswith(("Etc/", "SystemV/"))}
+    return UTC_NAME, *sorted(zone_names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,21 +43,21 @@ class FirstAnswers:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = directory.find(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
-        if found is None or found[0].read is None:
+        match = directory.find(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+        if match is None or match[0].read is None:
             await self._app(scope, receive, send)
             return
-        here = Address.parse(scope["path"], "?" + scope["query_string"].decode("latin-1"))
-        token = _first.set(await self._read(*found, here))
+        address = Address.parse(scope["path"], "?" + scope["query_string"].decode("latin-1"))
+        token = _first.set(await self._read(*match, address))
         try:
             await self._app(scope, receive, send)
         finally:
             _first.reset(token)
 
-    async def _read(self, page: Page[Any], of: dict[str, str], here: Address) -> str:
+    async def _read(self, page: Page[Any], params: dict[str, str], address: Address) -> str:
         """Return the page's first parts as HTML. What fails or takes long is left to the page, which says so."""
         try:
-            reading = self._services.threads.read(notices.attempt, _drawn, self._services, page, of, here)
+            reading = self._services.threads.read(notices.attempt, _drawn, self._services, page, params, address)
             drawn = await asyncio.wait_for(reading, LONGEST_S)
         except PreventUpdate:  # the path is of a page, but names nothing that could be read
             return ""
@@ -67,9 +67,9 @@ class FirstAnswers:
         return "" if isinstance(drawn, Failed) else drawn
 
 
-def _drawn(services: Services, page: Page[Any], of: dict[str, str], here: Address) -> str:
-    parts = page.first(services, of, here, time.time())
-    nav = html_of(shell.nav(page.elsewhere(here), page.name, asking()))
+def _drawn(services: Services, page: Page[Any], params: dict[str, str], address: Address) -> str:
+    parts = page.first(services, params, address, time.time())
+    nav = html_of(shell.nav(page.elsewhere(address), page.name, asking()))
     return (
         f'<div id="first-answer" data-until="{escape(page.filled)}">'
         f'<header><span class="wordmark">lagloss</span><nav aria-label="pages">{nav}</nav></header>'

@@ -63,14 +63,14 @@ def _register_mounting(app: Dash, services: Services) -> None:
         State(Shell.URL, "search"),
     )
     def mount(pathname: str | None, search: str | None) -> tuple[Any, ...]:
-        here = Address.parse(pathname, search)
+        address = Address.parse(pathname, search)
         who = None if asking() is LOCAL else _account(account(asking(), services.settings))
-        found = directory.find(here.path)
-        if found is None:
-            return notices.no_such_page(here), "no such page", {"display": "none"}, who
-        page, of = found
+        match = directory.find(address.path)
+        if match is None:
+            return notices.no_such_page(address), "no such page", {"display": "none"}, who
+        page, params = match
         shown = {} if page.ranged else {"display": "none"}
-        return page.layout(of, here), page.title(of), shown, who
+        return page.layout(params, address), page.title(params), shown, who
 
     @app.callback(
         Output(Shell.NAV, "children"),
@@ -78,11 +78,11 @@ def _register_mounting(app: Dash, services: Services) -> None:
         Input(Shell.URL, "search"),
     )
     def lead(pathname: str | None, search: str | None) -> Any:
-        here = Address.parse(pathname, search)
-        found = directory.find(here.path)
-        if found is None:
-            return shell.nav(here, "", asking())
-        return shell.nav(found[0].elsewhere(here), found[0].name, asking())
+        address = Address.parse(pathname, search)
+        match = directory.find(address.path)
+        if match is None:
+            return shell.nav(address, "", asking())
+        return shell.nav(match[0].elsewhere(address), match[0].name, asking())
 
 
 def _account(signed_in: SignedIn) -> Part:
@@ -107,14 +107,14 @@ def _register_controls(app: Dash, services: Services) -> None:
         Input(Shell.URL, "search"),
     )
     async def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
-        here = Address.parse(pathname, search)
+        address = Address.parse(pathname, search)
         names = await services.threads.read(notices.or_nothing, services.store.names)
-        span = shown_range(here.query, time.time())
-        found = directory.find(here.path)
-        pipeline = found[1].get("pipeline") if found else None
-        moments = (here.zone.typed(span.from_s), here.zone.typed(span.to_s))
-        interval_ms = (found[0].refresh_ms if found else None) or _interval_ms(span)
-        return names or [], pipeline, span.range or "", *moments, here.zone.name, interval_ms
+        span = shown_range(address.query, time.time())
+        match = directory.find(address.path)
+        pipeline = match[1].get("pipeline") if match else None
+        moments = (address.zone.typed(span.from_s), address.zone.typed(span.to_s))
+        interval_ms = (match[0].refresh_ms if match else None) or _interval_ms(span)
+        return names or [], pipeline, span.range or "", *moments, address.zone.name, interval_ms
 
     @app.callback(
         Output(Shell.URL, "href"),
@@ -138,12 +138,12 @@ def _register_controls(app: Dash, services: Services) -> None:
         pathname: str | None,
         search: str | None,
     ) -> Any:
-        here = Address.parse(pathname, search)
-        return step(here, _navigated(here, str(ctx.triggered_id), pipeline, range_, zone, from_, to))
+        address = Address.parse(pathname, search)
+        return step(address, _navigated(address, str(ctx.triggered_id), pipeline, range_, zone, from_, to))
 
 
 def _navigated(
-    here: Address,
+    address: Address,
     by: str,
     pipeline: str | None,
     range_: str | None,
@@ -154,25 +154,27 @@ def _navigated(
     """Return where a control of the header leads. What only repeats the URL leads nowhere."""
     match by:
         case Shell.PIPELINE if pipeline:
-            return _of_pipeline(here, pipeline)
-        case Shell.RANGE if range_ in RANGES_S and range_ != shown_range(here.query, time.time()).range:
-            return here.named(range_)
-        case Shell.ZONE if zone and zone != here.zone.name:
-            return here.asking(zone=zone)
+            return _of_pipeline(address, pipeline)
+        case Shell.RANGE if range_ in RANGES_S and range_ != shown_range(address.query, time.time()).range:
+            return address.named(range_)
+        case Shell.ZONE if zone and zone != address.zone.name:
+            return address.asking(zone=zone)
         case Shell.APPLY if from_ and to:
-            return here.between(from_, to)
-    return here
+            return address.between(from_, to)
+    return address
 
 
-def _of_pipeline(here: Address, pipeline: str) -> Address:
+def _of_pipeline(address: Address, pipeline: str) -> Address:
     """Return the same kind of page of another pipeline, where that makes sense; else the pipeline's own."""
-    found = directory.find(here.path)
-    page, of = found if found else (None, {})
-    if of.get("pipeline") == pipeline:
-        return here
+    match = directory.find(address.path)
+    page, params = match if match else (None, {})
+    if params.get("pipeline") == pipeline:
+        return address
     if page is not None and page.name == "report":
-        return Address(links.report(pipeline), here.query)
-    return here.to(links.message(pipeline) if page is not None and page.name == "message" else links.pipeline(pipeline))
+        return Address(links.report(pipeline), address.query)
+    return address.to(
+        links.message(pipeline) if page is not None and page.name == "message" else links.pipeline(pipeline)
+    )
 
 
 def _interval_ms(span: ShownRange) -> int:

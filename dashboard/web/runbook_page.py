@@ -38,7 +38,7 @@ def runbook_html(kind: str) -> str:
         KeyError: there is no such kind.
     """
     text = runbook(kind)
-    pages = "".join(f'<a href="/runbooks/{each}">{each}</a>' for each in KINDS)
+    pages = "".join(f'<a href="/runbooks/{kind}">{kind}</a>' for kind in KINDS)
     title = html.escape(text.partition("\n")[0].removeprefix("# "))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'

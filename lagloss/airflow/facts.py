@@ -9,8 +9,8 @@ from typing import Any
 def run_report(dag_run: Any, state: str) -> dict[str, Any]:
     """Return the report that a DAG run is in this state."""
     started, ended = dag_run.start_date, dag_run.end_date
-    at = started if state == "running" else ended
-    event = {"state": state, "at": _text(at or _now()), "started_at": _text(started)}
+    moment = started if state == "running" else ended
+    event = {"state": state, "at": _text(moment or _now()), "started_at": _text(started)}
     return {**_run_of(dag_run), "run": _given(event | ({} if state == "running" else {"ended_at": _text(ended)}))}
 
 
@@ -18,13 +18,13 @@ def task_report(task_instance: Any, state: str) -> dict[str, Any]:
     """Return the report that a try of a task is in this state, from Airflow's runtime or from its database."""
     dag_run = getattr(task_instance, "dag_run", None) or task_instance.get_template_context()["dag_run"]
     started, ended = task_instance.start_date, getattr(task_instance, "end_date", None)
-    at = started if state == "running" else ended
+    moment = started if state == "running" else ended
     event = {
         "task": task_instance.task_id,
         "try": task_instance.try_number,
         "map_index": -1 if task_instance.map_index is None else task_instance.map_index,
         "state": state,
-        "at": _text(at or _now()),
+        "at": _text(moment or _now()),
         "started_at": _text(started),
     }
     return {**_run_of(dag_run), "task": _given(event)}
@@ -56,8 +56,8 @@ def _run_of(dag_run: Any) -> dict[str, Any]:
 
 def _due(dag_run: Any) -> datetime:
     """Return a run's date. A run that was triggered by hand or by an asset may have no logical date."""
-    found = (dag_run.data_interval_end, dag_run.logical_date, getattr(dag_run, "run_after", None), dag_run.start_date)
-    due: datetime = next((at for at in found if at is not None), None) or _now()
+    moments = (dag_run.data_interval_end, dag_run.logical_date, getattr(dag_run, "run_after", None), dag_run.start_date)
+    due: datetime = next((moment for moment in moments if moment is not None), None) or _now()
     return due
 
 
@@ -65,8 +65,8 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _text(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
 
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:

@@ -88,9 +88,9 @@ class RunListener:
         if self._sender is not None and not hasattr(task_instance, "dag_run"):
             self._sender.flush()
 
-    def _put(self, report: Callable[[Any, str], dict[str, Any]], of: Any, state: str) -> None:
+    def _put(self, report: Callable[[Any, str], dict[str, Any]], task_instance: Any, state: str) -> None:
         if self._sender is not None:
-            self._sender.put(report(of, state))
+            self._sender.put(report(task_instance, state))
 
 
 def _sender_of_environment() -> ReportSender | None:

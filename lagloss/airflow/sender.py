@@ -78,8 +78,8 @@ class Collector:
             headers["Content-Type"] = "application/json"
         request = urllib.request.Request(self.url + path, body, headers)
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-            return found
+            document: dict[str, Any] = json.loads(answer.read())
+            return document
 
 
 class ReportSender:

@@ -70,12 +70,12 @@ class WholeSpanSensor(BaseSensorOperator):  # type: ignore[misc]
         """Continue after the trigger has found an end to the waiting."""
         self._judge(event)
 
-    def _judge(self, found: dict[str, Any]) -> bool:
-        span = found["from"], found["to"]
-        self.log.info("%s from %s to %s is %s: %s", self.pipeline, *span, found["state"], found["why"])
-        if found["state"] == "lossy" and self.when_lossy == "fail":
-            raise AirflowFailException(f"{self.pipeline}: {found['why']}")
-        return is_over(found, self.when_lossy)
+    def _judge(self, answer: dict[str, Any]) -> bool:
+        span = answer["from"], answer["to"]
+        self.log.info("%s from %s to %s is %s: %s", self.pipeline, *span, answer["state"], answer["why"])
+        if answer["state"] == "lossy" and self.when_lossy == "fail":
+            raise AirflowFailException(f"{self.pipeline}: {answer['why']}")
+        return is_over(answer, self.when_lossy)
 
 
 class WholeSpanTrigger(BaseTrigger):  # type: ignore[misc]
@@ -98,19 +98,21 @@ class WholeSpanTrigger(BaseTrigger):  # type: ignore[misc]
         return f"{type(self).__module__}.{type(self).__qualname__}", dict(self._given)
 
     async def run(self) -> AsyncIterator[Any]:
-        of = self._given
-        start, end = (datetime.fromisoformat(of[name]) for name in ("start", "end"))
+        given_arguments = self._given
+        start, end = (datetime.fromisoformat(given_arguments[name]) for name in ("start", "end"))
         while True:
-            found = await asyncio.to_thread(ask, of["pipeline"], start, end, of["node"])
-            if is_over(found, of["when_lossy"]) or (found["state"] == "lossy" and of["when_lossy"] == "fail"):
-                yield TriggerEvent(found)
+            answer = await asyncio.to_thread(ask, given_arguments["pipeline"], start, end, given_arguments["node"])
+            if is_over(answer, given_arguments["when_lossy"]) or (
+                answer["state"] == "lossy" and given_arguments["when_lossy"] == "fail"
+            ):
+                yield TriggerEvent(answer)
                 return
-            await asyncio.sleep(of["every_s"])
+            await asyncio.sleep(given_arguments["every_s"])
 
 
-def is_over(found: dict[str, Any], when_lossy: WhenLossy) -> bool:
+def is_over(answer: dict[str, Any], when_lossy: WhenLossy) -> bool:
     """Return whether a job may begin."""
-    return found["state"] == "whole" or (found["state"] == "lossy" and when_lossy == "run")
+    return answer["state"] == "whole" or (answer["state"] == "lossy" and when_lossy == "run")
 
 
 def ask(pipeline: str, start: datetime, end: datetime, node: str | None) -> dict[str, Any]:

@@ -85,13 +85,13 @@ class KafkaConnection:
         Raises:
             BadSetting: the environment says nothing of it, or see `properties_of`.
         """
-        found = cls.of_environment(cluster=cluster)
-        if found is None:
+        connection = cls.of_environment(cluster=cluster)
+        if connection is None:
             raise BadSetting(
                 variable=f"{prefix_of(cluster)}BOOTSTRAP",
                 problem=f"is not set, but a pipeline's definition names the cluster {cluster}",
             )
-        return found
+        return connection
 
     def client(self, properties: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the configuration of a client of librdkafka, with these properties of its own.
@@ -99,14 +99,14 @@ class KafkaConnection:
         Raises:
             BadSetting: the package that makes tokens for Amazon MSK is not installed.
         """
-        found: dict[str, Any] = {"bootstrap.servers": self.bootstrap, **self.properties}
+        config: dict[str, Any] = {"bootstrap.servers": self.bootstrap, **self.properties}
         if self.is_msk:
-            found |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": msk_token}
+            config |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": msk_token}
             if find_spec(MSK_PACKAGE) is None:
                 raise BadSetting(
                     variable="LAGLOSS_KAFKA_SASL_MECHANISM", problem=f"is {MSK}, which needs `pip install lagloss[msk]`"
                 )
-        return {**found, **(properties or {})}
+        return {**config, **(properties or {})}
 
     @property
     def is_msk(self) -> bool:
@@ -120,11 +120,11 @@ class KafkaConnection:
     @property
     def who(self) -> str:
         """As whom a client of this connection comes, for a message."""
-        given = self.properties
-        name = given.get("sasl.username") or given.get("sasl.oauthbearer.client.id")
+        properties = self.properties
+        name = properties.get("sasl.username") or properties.get("sasl.oauthbearer.client.id")
         if name:
             return f"user {name}"
-        certificate = given.get("ssl.certificate.location")
+        certificate = properties.get("ssl.certificate.location")
         return f"the certificate {certificate}" if certificate else "a client without a name"
 
     def __str__(self) -> str:
@@ -157,18 +157,18 @@ def properties_of(environ: Mapping[str, str], cluster: str = "") -> dict[str, st
         BadSetting: a file of a secret or certificate cannot be read, or a secret is given in both ways.
     """
     prefix = prefix_of(cluster)
-    found = {}
+    properties = {}
     for name, property_ in PROPERTIES.items():
         value = secret(environ, prefix + name) if name in SECRETS else environ.get(prefix + name, "")
         if value:
-            found[property_] = value
+            properties[property_] = value
     start = prefix + ANY_PROPERTY
     others = {name[len(start) :]: value for name, value in environ.items() if name.startswith(start) and value}
-    found |= {name.lower().replace("_", "."): value for name, value in others.items()}
+    properties |= {name.lower().replace("_", "."): value for name, value in others.items()}
     for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
-        if name in found and not os.access(found[name], os.R_OK):
+        if name in properties and not os.access(properties[name], os.R_OK):
             variable = f"{prefix}{name.upper().replace('.', '_')}"
-            raise BadSetting(variable=variable, problem=f"names {found[name]}, which cannot be read")
-    if found.get("sasl.mechanism") == "OAUTHBEARER" and "sasl.oauthbearer.client.id" in found:
-        found.setdefault("sasl.oauthbearer.method", "oidc")
-    return found
+            raise BadSetting(variable=variable, problem=f"names {properties[name]}, which cannot be read")
+    if properties.get("sasl.mechanism") == "OAUTHBEARER" and "sasl.oauthbearer.client.id" in properties:
+        properties.setdefault("sasl.oauthbearer.method", "oidc")
+    return properties

@@ -74,7 +74,7 @@ class PartitionBounds:
             )
         )
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        found: dict[Key, int] = {}
+        offsets: dict[Key, int] = {}
         failure: KafkaException | TimeoutError | None = None
         for place, answer in answers.items():
             try:
@@ -83,16 +83,16 @@ class PartitionBounds:
                 failure = self._explained(error, place.topic)
                 continue
             if offset >= 0:
-                found[place.topic, place.partition] = offset
+                offsets[place.topic, place.partition] = offset
             else:  # the client's sign of a time-out waiting for the leader
                 failure = TimeoutError(f"the leader of {place.topic}/{place.partition} did not answer in time")
         if failure is not None:
             self.last_error = str(failure)
-            if not found:
+            if not offsets:
                 raise failure
-        if found:
+        if offsets:
             self._refusals.forget()
-        return found
+        return offsets
 
     def _explained(self, error: KafkaException | TimeoutError, topic: str) -> KafkaException | TimeoutError:
         """Return the error with why the brokers refuse this client, if they do."""

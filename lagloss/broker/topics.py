@@ -60,7 +60,7 @@ def create_topics(
     """
     admin, broker_count = connect(cluster)
     replication = replication or min(3, broker_count)
-    wanted = [
+    topics = [
         NewTopic(name, num_partitions=partitions, replication_factor=replication, config=config)
         for name, partitions, config in (
             (beacons, beacons_partitions, topic_config(replication)),
@@ -69,16 +69,16 @@ def create_topics(
         )
     ]
     try:
-        create_missing(admin, wanted)
+        create_missing(admin, topics)
     except KafkaException as error:
-        names = ", ".join(topic.topic for topic in wanted)
+        names = ", ".join(topic.topic for topic in topics)
         raise unreachable(cluster, needs(kafka_error(error), "CREATE", f"topics {names}")) from error
 
 
 def create_missing(admin: AdminClient, topics: Sequence[NewTopic]) -> None:
     """Create those topics that do not exist. Raises KafkaException."""
-    for made in admin.create_topics(list(topics), operation_timeout=ADMIN_TIMEOUT_S).values():
-        error = made.exception(ADMIN_TIMEOUT_S)  # raised by `result`, it would refer to the caller and its client
+    for topic in admin.create_topics(list(topics), operation_timeout=ADMIN_TIMEOUT_S).values():
+        error = topic.exception(ADMIN_TIMEOUT_S)  # raised by `result`, it would refer to the caller and its client
         is_there = isinstance(error, KafkaException) and kafka_error(error).code() == KafkaError.TOPIC_ALREADY_EXISTS
         if error is not None and not is_there:
             raise error
@@ -114,5 +114,5 @@ def relied_on(topic: str) -> dict[str, str]:
 def wrong_settings(admin: AdminClient, topic: str) -> dict[str, str]:
     """Return those `relied_on` settings of a topic that are wrong, with their present values. Raises KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
-    return {key: found[key].value for key, value in relied_on(topic).items() if found[key].value != value}
+    settings = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
+    return {key: settings[key].value for key, value in relied_on(topic).items() if settings[key].value != value}

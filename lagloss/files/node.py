@@ -78,8 +78,8 @@ class FileNode:
         # What a queue delivered and nobody deleted is received again; what a first node was to store is not.
         options = {"resumes": not first, **options}
 
-        def made(of: str, name: str) -> Emitter:
-            return Emitter(of, name, bootstrap, first=first, **options)
+        def made(node: str, name: str) -> Emitter:
+            return Emitter(node, name, bootstrap, first=first, **options)
 
         self.records = emitter or made(pipeline, node)
         self.files = made(files, node) if files else None
@@ -99,7 +99,7 @@ class FileNode:
     @property
     def emitters(self) -> list[Emitter]:
         """The emitters of all pipelines and nodes that this process reports for."""
-        return [each for each in (self.records, self.files, self.notified, self.deleted) if each is not None]
+        return [emitter for emitter in (self.records, self.files, self.notified, self.deleted) if emitter is not None]
 
     def bucket(self, s3: Any, *, to: Sequence[str] = (), files_to: Sequence[str] = ()) -> NodeBucket:
         """Wrap a boto3 client of S3.
@@ -124,9 +124,9 @@ class FileNode:
                 same for all processes of the node. By default the queue's own.
             options: see `NodeQueue`.
         """
-        made = NodeQueue(self, sqs, url, to=to, visibility_s=visibility_s, **options)
-        self._queues.append(made)
-        return made
+        queue_ = NodeQueue(self, sqs, url, to=to, visibility_s=visibility_s, **options)
+        self._queues.append(queue_)
+        return queue_
 
     # -- for buckets and queues -----------------------------------------------------------------------------------
 
@@ -136,17 +136,17 @@ class FileNode:
         if self.files is None:
             return None
         try:
-            found = self._event_time(stored.key)
-            if found is not None:
-                return stored.message_id, epoch_ms(found)
+            event_time = self._event_time(stored.key)
+            if event_time is not None:
+                return stored.message_id, epoch_ms(event_time)
         except Exception:
-            found = None
+            event_time = None
         self._skipped.add()
         return None
 
     def begin_work(self) -> list[Processing]:
         """Begin work in flight in both pipelines."""
-        return [each.processing() for each in (self.records, self.files) if each is not None]
+        return [emitter.processing() for emitter in (self.records, self.files) if emitter is not None]
 
     def begin_storing(self, place: tuple[str, str]) -> bool:
         """Put an object that is to be stored in flight; False if an earlier try has."""
@@ -175,13 +175,13 @@ class FileNode:
         deadline = time.monotonic() + timeout_s
         finished = not self._storing
         if self._queues:
-            flushed = [each.flush(max(0.0, deadline - time.monotonic())) for each in self.emitters]
+            flushed = [emitter.flush(max(0.0, deadline - time.monotonic())) for emitter in self.emitters]
             finished &= all(flushed)
         for queue in self._queues:
             queue.close(max(0.0, deadline - time.monotonic()))
             finished &= queue.progress.is_settled
         own = self.emitters if self._is_own else self.emitters[1:]
-        closed = [each.close(finished=finished) for each in own]
+        closed = [emitter.close(finished=finished) for emitter in own]
         return all(closed)
 
     def __enter__(self) -> Self:
@@ -261,4 +261,4 @@ class NodeBucket:
 
 
 def _parts(body: bytes | bytearray | memoryview) -> list[bytes]:
-    return [bytes(body[at : at + MULTIPART_BYTES]) for at in range(0, len(body), MULTIPART_BYTES)]
+    return [bytes(body[index : index + MULTIPART_BYTES]) for index in range(0, len(body), MULTIPART_BYTES)]

@@ -27,9 +27,9 @@ FileTime = Callable[[str], EventTime | None]
 class BadNotification(ValueError):
     """Expected a notification of S3, by EventBridge or in an envelope of SNS or neither, found {found}."""
 
-    def __init__(self, found: str) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__(
-            f"expected a notification of S3, by EventBridge or in an envelope of SNS or neither, found {found}"
+            f"expected a notification of S3, by EventBridge or in an envelope of SNS or neither, found {text}"
         )
 
 
@@ -67,8 +67,8 @@ class StoredObject:
 
 def time_in_name(key: str) -> int | None:
     """Return the last 13 digits in a row of a key, as epoch ms: `dt=2026-11-24/hour=16/1795536000000-7f3a.avro`."""
-    found = _EPOCH_MS.findall(key)
-    return int(found[-1]) if found else None
+    times = _EPOCH_MS.findall(key)
+    return int(times[-1]) if times else None
 
 
 def objects_in(body: str) -> list[StoredObject]:

@@ -73,24 +73,24 @@ class QueueProgress:
         self._emptied_ms = 0
         self._held: dict[str, Held] = {}
 
-    def hold(self, message: str, held: Held) -> None:
+    def hold(self, message: str, queue_message: Held) -> None:
         """Hold a message that was received. One that this process gave up earlier is in flight anew."""
         with self._lock:
             before = self._held.get(message)
-            self._held[message] = held
+            self._held[message] = queue_message
         if before is not None:
             before.release()
 
-    def drop(self, message: str, held: Held) -> None:
+    def drop(self, message: str, queue_message: Held) -> None:
         """Release a message: all that became of it is with the emitters."""
         with self._lock:
-            if self._held.get(message) is held:
+            if self._held.get(message) is queue_message:
                 del self._held[message]
-        held.release()
+        queue_message.release()
 
-    def give_up(self, held: Held) -> None:
+    def give_up(self, queue_message: Held) -> None:
         """Keep holding a message that another consumer, or this one, will receive again."""
-        held.is_given_up = True
+        queue_message.is_given_up = True
 
     def emptied(self, asked_ms: int) -> None:
         """Note that a long poll that began at `asked_ms` found nothing visible.
@@ -105,13 +105,17 @@ class QueueProgress:
                 if held.is_given_up and held.visible_at_ms + SETTLED_MS <= asked_ms
             ]
             released = [self._held.pop(message) for message in gone]
-        for held in released:
-            held.release()
+        for queue_message in released:
+            queue_message.release()
 
     def working(self) -> list[tuple[str, Held]]:
         """Return the messages that this process works on."""
         with self._lock:
-            return [(message, held) for message, held in self._held.items() if not held.is_given_up]
+            return [
+                (message, queue_message)
+                for message, queue_message in self._held.items()
+                if not queue_message.is_given_up
+            ]
 
     @property
     def is_settled(self) -> bool:
@@ -131,7 +135,11 @@ class QueueProgress:
         """
         with self._lock:
             proven_ms = self._proven_ms
-            floors = [held.floor_ms for held in self._held.values() if until_deleted or not held.is_imported]
+            floors = [
+                queue_message.floor_ms
+                for queue_message in self._held.values()
+                if until_deleted or not queue_message.is_imported
+            ]
         own = Progress(checkpoint, "", min([proven_ms, self._now_ms(), *floors]))
         return [own, Progress(checkpoint, self.queue, proven_ms)] if proven_ms else [own]
 

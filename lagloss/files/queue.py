@@ -110,8 +110,8 @@ class QueuedFile:
         node = self._node
         for ids, times in self._records:
             if self._rejected:
-                kept = [row for row, message_id in enumerate(ids) if message_id not in self._rejected]
-                ids, times = [ids[row] for row in kept], times[kept]
+                rows = [row for row, message_id in enumerate(ids) if message_id not in self._rejected]
+                ids, times = [ids[row] for row in rows], times[rows]
             node.records.observe_all(kind, ids, times, to=to, reason=reason)
         if node.files is None or self.identity is None:
             return
@@ -194,8 +194,8 @@ class NodeQueue:
     def _receive(self, url: str, request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         names = ["SentTimestamp", "ApproximateReceiveCount"]
         answer = self._sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=names, **request)
-        found: list[Mapping[str, Any]] = answer.get("Messages", [])
-        return found
+        messages: list[Mapping[str, Any]] = answer.get("Messages", [])
+        return messages
 
     def _taken(self, raw: Mapping[str, Any]) -> list[QueuedFile]:
         """Hold a message, and report its files as notified and received."""
@@ -207,22 +207,25 @@ class NodeQueue:
             self._note(error)
             return []
         attributes = raw.get("Attributes", {})
-        held = Held(
-            min((each.stored_at_ms or 0 for each in stored), default=received_ms),
+        queue_message = Held(
+            min((stored_file.stored_at_ms or 0 for stored_file in stored), default=received_ms),
             received_ms + self._visibility_s * 1000,
             self._node.begin_work(),
         )
         message = _Message(
             raw["MessageId"],
             raw["ReceiptHandle"],
-            held,
+            queue_message,
             int(attributes.get("SentTimestamp", received_ms)),
             int(attributes.get("ApproximateReceiveCount", 1)),
             unfinished=len(stored),
         )
-        self.progress.hold(message.id, held)
-        self._in_flight[held] = message
-        message.files = [QueuedFile(each, message, self._node.file_identity(each), self._node) for each in stored]
+        self.progress.hold(message.id, queue_message)
+        self._in_flight[queue_message] = message
+        message.files = [
+            QueuedFile(stored_file, message, self._node.file_identity(stored_file), self._node)
+            for stored_file in stored
+        ]
         for file in message.files:
             self._report_received(file)
         if not stored:
@@ -311,11 +314,11 @@ class NodeQueue:
     def _report_dead(self, raw: Mapping[str, Any]) -> int:
         """Report the files that a message in the dead-letter queue names; return how many were not reported yet."""
         try:
-            identities = [self._node.file_identity(each) for each in objects_in(raw["Body"])]
+            identities = [self._node.file_identity(stored_file) for stored_file in objects_in(raw["Body"])]
         except BadNotification as error:
             self._note(error)
             return 0
-        fresh = [each for each in identities if each is not None and each[0] not in self._dead]
+        fresh = [identity for identity in identities if identity is not None and identity[0] not in self._dead]
         for message_id, event_ms in fresh:
             self._dead.add(message_id)
             if self._node.files is not None:
@@ -328,7 +331,9 @@ class NodeQueue:
         message.held.is_imported = True
         message.held.release()
         confirming = (self._node.records, self._node.files, self._node.notified)
-        self._imported.append(([(each, each.mark()) for each in confirming if each is not None], message))
+        self._imported.append(
+            ([(queued_file, queued_file.mark()) for queued_file in confirming if queued_file is not None], message)
+        )
 
     def _start(self) -> None:
         if self._thread is None:
@@ -349,8 +354,8 @@ class NodeQueue:
                 marks = [] if is_reported else [mark for file in message.files for mark in self._report_deleted(file)]
                 self._deletable.append((marks, message))
             ready = list(_acknowledged(self._deletable))
-            for at in range(0, len(ready), DELETED_AT_ONCE):
-                self._delete(ready[at : at + DELETED_AT_ONCE])
+            for index in range(0, len(ready), DELETED_AT_ONCE):
+                self._delete(ready[index : index + DELETED_AT_ONCE])
 
     def _report_deleted(self, file: QueuedFile) -> _Marks:
         """Report the last stage of a file, before it is so: a process that dies in between is no hole then."""
@@ -367,13 +372,13 @@ class NodeQueue:
         entries = [{"Id": str(at), "ReceiptHandle": message.receipt} for at, message in enumerate(ready)]
         try:
             answer = self._sqs.delete_message_batch(QueueUrl=self._url, Entries=entries)
-            deleted = {int(each["Id"]) for each in answer.get("Successful", [])}
+            deleted = {int(entry["Id"]) for entry in answer.get("Successful", [])}
         except Exception as error:
             self._note(error)
             deleted = set()
-        for at, message in enumerate(ready):
+        for index, message in enumerate(ready):
             self._in_flight.pop(message.held, None)
-            if at not in deleted:  # it comes again, and is imported again
+            if index not in deleted:  # it comes again, and is imported again
                 self.progress.give_up(message.held)
                 continue
             self.progress.drop(message.id, message.held)
@@ -381,15 +386,15 @@ class NodeQueue:
     def _extend(self) -> None:
         """Keep the messages that are worked on invisible: from two thirds of the time on, for the whole time again."""
         now_ms = time.time_ns() // 1_000_000
-        for _, held in self.progress.working():
-            message = self._in_flight.get(held)
-            if message is None or held.visible_at_ms - now_ms > self._visibility_s * 1000 / 3:
+        for _, queue_message in self.progress.working():
+            message = self._in_flight.get(queue_message)
+            if message is None or queue_message.visible_at_ms - now_ms > self._visibility_s * 1000 / 3:
                 continue
             try:
                 self._sqs.change_message_visibility(
                     QueueUrl=self._url, ReceiptHandle=message.receipt, VisibilityTimeout=self._visibility_s
                 )
-                held.visible_at_ms = now_ms + self._visibility_s * 1000
+                queue_message.visible_at_ms = now_ms + self._visibility_s * 1000
             except Exception as error:
                 self._note(error)
 

@@ -82,12 +82,12 @@ class OffsetTracker:
 
 def _compacted(waiting: Iterable[Taken]) -> deque[Taken]:
     """Merge runs of finished records into their last, which stands for all of them."""
-    kept: deque[Taken] = deque()
+    ranges: deque[Taken] = deque()
     for record in waiting:
-        if kept and kept[-1].is_done and record.is_done:
-            kept.pop()
-        kept.append(record)
-    return kept
+        if ranges and ranges[-1].is_done and record.is_done:
+            ranges.pop()
+        ranges.append(record)
+    return ranges
 
 
 class Commits:

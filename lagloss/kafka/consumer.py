@@ -58,13 +58,13 @@ class NodeConsumer(Consumer):
         self._end_polled()
         while True:
             self._poll_and_commit()
-            left = deadline - time.monotonic()
+            remaining_s = deadline - time.monotonic()
             slice_s = BUSY_SLICE_S if self._node.has_work() else SLICE_S
-            message = super().poll(max(0.0, min(left, slice_s)))
+            message = super().poll(max(0.0, min(remaining_s, slice_s)))
             if message is not None:
-                kept = self._take([message])
-                return kept[0] if kept else None
-            if left <= slice_s:
+                handled = self._take([message])
+                return handled[0] if handled else None
+            if remaining_s <= slice_s:
                 return None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -83,7 +83,7 @@ class NodeConsumer(Consumer):
         self._commits.commit_confirmed()
 
     def _take(self, messages: Sequence[Message]) -> list[Message]:
-        kept, handlings = [], []
+        handled, handlings = [], []
         for message in messages:
             handling, error = None, message.error()
             if error is None:
@@ -94,11 +94,11 @@ class NodeConsumer(Consumer):
             if handling is not None:
                 handlings.append(handling)
             if handling is not None or error is not None:
-                kept.append(message)
+                handled.append(message)
         if not self._explicit_done:
             self._polled = handlings
             set_current(*handlings)
-        return kept
+        return handled
 
     # -- the end of a message's handling --------------------------------------------------------------------------
 
@@ -115,20 +115,20 @@ class NodeConsumer(Consumer):
         Its handling is over at the end of the block, unless the block raises: then it is not finished, and not
         committed.
         """
-        found = self._node.in_flight(message)
-        if found is None:
+        message_in_flight = self._node.in_flight(message)
+        if message_in_flight is None:
             yield
             return
-        with handling_now(found):
-            found.add_output(HANDLER)
+        with handling_now(message_in_flight):
+            message_in_flight.add_output(HANDLER)
             try:
                 yield
             except BaseException:
-                found.failed(HANDLER)
+                message_in_flight.failed(HANDLER)
                 raise
-            found.acknowledged()
+            message_in_flight.acknowledged()
         if self._explicit_done:
-            found.end_handling()
+            message_in_flight.end_handling()
 
     def _end_polled(self) -> None:
         polled, self._polled = self._polled, []
@@ -218,8 +218,8 @@ class NodeConsumer(Consumer):
         before = [] if self._is_subscribed else self.assignment()
         super().assign(partitions)
         if not self._is_subscribed:
-            kept = {(place.topic, place.partition) for place in partitions}
-            self._release([place for place in before if (place.topic, place.partition) not in kept])
+            assigned = {(place.topic, place.partition) for place in partitions}
+            self._release([place for place in before if (place.topic, place.partition) not in assigned])
             self._lanes.assigned(self, partitions)
 
     def _release(self, partitions: list[TopicPartition]) -> None:
@@ -241,11 +241,11 @@ class NodeConsumer(Consumer):
         self._commits.settle()
         self._is_closed = True
         self._lanes.close()
-        held = self.assignment()
+        assignment = self.assignment()
         super().close()
         if not self._explicit_done:
             set_current()  # records produced after this are outputs of no message of ours
-        self._node.release_partitions((place.topic, place.partition) for place in held)
+        self._node.release_partitions((place.topic, place.partition) for place in assignment)
 
     def __enter__(self) -> Self:
         return self

@@ -164,5 +164,5 @@ def current_identity() -> Identity | None:
 
     None for a message without identity, for none, or for several.
     """
-    found = _CURRENT.get()
-    return found[0].identity if len(found) == 1 else None
+    current = _CURRENT.get()
+    return current[0].identity if len(current) == 1 else None

@@ -201,22 +201,22 @@ class KafkaLanes:
         An end-of-partition message is accepted, too.
         """
         error = message.error()
-        at = message.offset()
-        if at is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
+        offset = message.offset()
+        if offset is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
             return
         key = (message.topic() or "", message.partition() or 0)
         if not self._has_hooks and key not in self._held:
             self._add_inferred(key)
         if not self._taken:
             self._learn_cluster(key[0])
-        known = self._taken.get(key)
+        lane = self._taken.get(key)
         if error is not None:
-            self._taken[key] = (max(at, known[0] if known else 0), known[1] if known else 0)
+            self._taken[key] = (max(offset, lane[0] if lane else 0), lane[1] if lane else 0)
             return
-        if known is not None and at < known[0]:
+        if lane is not None and offset < lane[0]:
             return  # read again after a rebalance or a seek; what was taken in stays taken in
         kind, appended_ms = message.timestamp()
-        self._taken[key] = (at + 1, appended_ms if kind == TIMESTAMP_LOG_APPEND_TIME else known[1] if known else 0)
+        self._taken[key] = (offset + 1, appended_ms if kind == TIMESTAMP_LOG_APPEND_TIME else lane[1] if lane else 0)
 
     def assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Add these partitions, which this consumer holds from now on.
@@ -266,7 +266,7 @@ class KafkaLanes:
         """Return the committed offset of each, below 0 if there is none; leave out those that could not be read."""
         question = [TopicPartition(place.topic, place.partition) for place in partitions]
         answers = consumer.committed(question, timeout=QUERY_TIMEOUT_S) if question else []
-        return {(found.topic, found.partition): found.offset for found in answers if found.error is None}
+        return {(answer.topic, answer.partition): answer.offset for answer in answers if answer.error is None}
 
     def _add_inferred(self, key: Key) -> None:
         if not self._held:
@@ -352,7 +352,7 @@ class KafkaLanes:
                 lane.position = end
             # If it was taken over, another consumer may have come further than this one had.
             position, appended_ms = taken.get(key, (None, 0))
-            position = max((at for at in (position, lane.position) if at is not None), default=None)
+            position = max((offset for offset in (position, lane.position) if offset is not None), default=None)
             if position is not None and position > end:
                 # The topic was recreated (or lost its tail): offsets of the old one prove nothing about it.
                 self._taken.pop(key, None)

@@ -111,9 +111,9 @@ class KafkaNode:
                 consumer.handling(message)`, and not when the next one is polled: for hosts that collect messages, or
                 hand them to threads or tasks.
         """
-        made = NodeConsumer(self, config, explicit_done=explicit_done)
-        self._consumers.append(made)
-        return made
+        consumer_ = NodeConsumer(self, config, explicit_done=explicit_done)
+        self._consumers.append(consumer_)
+        return consumer_
 
     def producer(
         self, config: Mapping[str, Any], *, next_nodes: Mapping[str, str] | None = None, polls: bool = False
@@ -129,9 +129,9 @@ class KafkaNode:
         Raises:
             ValueError: for a transactional producer: an acknowledged record may still be aborted.
         """
-        made = NodeProducer(self, config, next_nodes, polls=polls)
-        self._producers.append(made)
-        return made
+        producer_ = NodeProducer(self, config, next_nodes, polls=polls)
+        self._producers.append(producer_)
+        return producer_
 
     # -- exits of a message that no producer reports ------------------------------------------------------------------
 

@@ -166,19 +166,19 @@ class NodeProducer(Producer):
         self, source: Message | Identity | None, headers: Headers | None
     ) -> tuple[tuple[InFlightMessage, ...], Identity | None]:
         """Return the messages that wait for this record, and the identity that it carries."""
-        found = current(self._node.emitter)
+        origin = current(self._node.emitter)
         if isinstance(source, Identity):
-            return _named(source, found)
+            return _named(source, origin)
         if source is not None:
             handling = self._node.in_flight(source)
             return (handling,) if handling is not None else (), self._node.identity_of(source)
-        if len(found) == 1:
-            return found, found[0].identity
+        if len(origin) == 1:
+            return origin, origin[0].identity
         named = self._node.identities.find(Carrier(mapping_of(headers), b"", None)) if headers else None
         if named is None:
-            return found, None
-        same, named = _named(named, found)
-        return same or found, named
+            return origin, None
+        same, named = _named(named, origin)
+        return same or origin, named
 
     def _observer(self, topic: str, dead_lettered: str | None, value: str | bytes | None) -> Observe:
         """Return the call of the emitter to make once the broker has the record."""
@@ -255,11 +255,10 @@ class _Output:
             host(error, record)
 
 
-def _named(named: Identity, found: tuple[InFlightMessage, ...]) -> tuple[tuple[InFlightMessage, ...], Identity]:
-    """Return the messages of `found` with this id and event time, and the identity with their replay, unless it names
-    one.
-    """
-    same = tuple(handling for handling in found if handling.identity and handling.identity.is_same_message(named))
+def _named(named: Identity, in_flight: tuple[InFlightMessage, ...]) -> tuple[tuple[InFlightMessage, ...], Identity]:
+    """Return the messages of `in_flight` with this id and event time, and the identity with their replay, unless it
+    names one."""
+    same = tuple(handling for handling in in_flight if handling.identity and handling.identity.is_same_message(named))
     exact = tuple(handling for handling in same if handling.identity and handling.identity.is_same_copy(named))
     if exact or not same:
         return exact, named
@@ -268,7 +267,7 @@ def _named(named: Identity, found: tuple[InFlightMessage, ...]) -> tuple[tuple[I
 
 def _with_identity(headers: Headers | None, identity: Identity | None) -> list[tuple[str, str | bytes]] | None:
     """Return the host's headers with this identity's, which replace any other."""
-    given = list(headers.items()) if isinstance(headers, dict) else list(headers or ())
+    pairs = list(headers.items()) if isinstance(headers, dict) else list(headers or ())
     if identity is None:
-        return given or None
-    return [(name, value) for name, value in given if name not in _OURS] + identity.headers()
+        return pairs or None
+    return [(name, value) for name, value in pairs if name not in _OURS] + identity.headers()

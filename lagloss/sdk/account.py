@@ -48,8 +48,8 @@ def add_offset(ranges: list[OffsetRange], offset: int, limit: int = MAX_RANGES) 
         else:
             merged.append(place)
     while len(merged) > limit:
-        at = min(range(len(merged) - 1), key=lambda i: merged[i + 1].first - merged[i].last)
-        merged[at : at + 2] = [OffsetRange(partition, merged[at].first, merged[at + 1].last)]
+        index = min(range(len(merged) - 1), key=lambda i: merged[i + 1].first - merged[i].last)
+        merged[index : index + 2] = [OffsetRange(partition, merged[index].first, merged[index + 1].last)]
     return merged
 
 
@@ -137,8 +137,8 @@ class Account:
 
     def forget(self, key: TallyKey) -> None:
         """Forget this tally; it is never reported again."""
-        for kept in (self._live, self._touched_s, self._compact):
-            kept.pop(key, None)
+        for entries in (self._live, self._touched_s, self._compact):
+            entries.pop(key, None)
         self._changed.discard(key)
 
     def drop(self, key: TallyKey, beacons: int, now_s: float) -> None:

@@ -113,14 +113,14 @@ class BeaconBuffer:
 
     def take_overflow(self) -> dict[TallyKey, int]:
         """Return the overflow since the last call, by tally."""
-        found = {}
+        dropped = {}
         for key, counter in list(self._overflow.items()):
             total = counter.read()
             new = total - self._overflow_taken.get(key, 0)
             if new:
                 self._overflow_taken[key] = total
-                found[key] = new
-        return found
+                dropped[key] = new
+        return dropped
 
     def in_flight_since(self) -> int | None:
         """Return the start of the oldest work in flight, epoch ms; None if there is none."""

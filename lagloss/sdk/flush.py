@@ -95,10 +95,10 @@ class Drain:
             return
         try:
             observed = Observed.joined(parts)
-            kept, left_out = apply_sample(observed, self._reader.kinds, sample)
-            self.sampled_out += len(observed) - len(kept)
+            sampled, left_out = apply_sample(observed, self._reader.kinds, sample)
+            self.sampled_out += len(observed) - len(sampled)
             thinned.update(dict.fromkeys(left_out, sample))
-            yield from self._packer.pack(kept, self._reader.kinds, partitions, sample)
+            yield from self._packer.pack(sampled, self._reader.kinds, partitions, sample)
         except Exception as error:
             self._is_blind = True
             self._note(error)
@@ -106,11 +106,13 @@ class Drain:
     def _read(self, flat: list[Any], columns: Sequence[Columns], refused: RefusedBeacons) -> Iterator[Observed]:
         now_ms = time.time() * 1000
         reader = self._reader
-        slices = [partial(reader.read, flat[at : at + SLICE * STRIDE]) for at in range(0, len(flat), SLICE * STRIDE)]
+        slices = [
+            partial(reader.read, flat[index : index + SLICE * STRIDE]) for index in range(0, len(flat), SLICE * STRIDE)
+        ]
         slices += [
-            partial(reader.read_columns, each.cut(at, at + SLICE))
-            for each in columns
-            for at in range(0, len(each), SLICE)
+            partial(reader.read_columns, column.cut(index, index + SLICE))
+            for column in columns
+            for index in range(0, len(column), SLICE)
         ]
         for read in slices:
             try:

@@ -303,17 +303,17 @@ class Flusher:
 
     def _read_progress(self) -> tuple[Progress, ...]:
         """Return the progress of work in flight and lanes, now or a little later; a source that fails is left out."""
-        found: list[Progress] = []
+        progress: list[Progress] = []
         if self._buffer.has_hand:
             t_ms = now_ms()  # work that begins after this was taken in later
             since = self._buffer.in_flight_since()
-            found.append(Progress(f"{self._node}.out", "", t_ms if since is None else min(since, t_ms)))
+            progress.append(Progress(f"{self._node}.out", "", t_ms if since is None else min(since, t_ms)))
         for source in list(self.sources):
             try:
-                found.extend(source.snapshot())
+                progress.extend(source.snapshot())
             except Exception as error:
                 self._note(error)
-        return tuple(found)
+        return tuple(progress)
 
     def _tidy(self) -> None:
         if time.monotonic() - self._tidied_at >= TIDY_S:

@@ -144,8 +144,8 @@ def list_of(column: Iterable[Any]) -> list[Any]:
     """Return a caller's column as a list of its own, with Python's types where it is an array."""
     for method in ("tolist", "to_pylist"):  # numpy's and pandas', Arrow's
         if hasattr(column, method):
-            made: list[Any] = getattr(column, method)()
-            return made
+            values: list[Any] = getattr(column, method)()
+            return values
     return list(column)
 
 
@@ -324,7 +324,7 @@ class BeaconReader:
         n = len(flat) // STRIDE
         if n == 0:
             return None
-        places, ids, times, clocks, extras = (flat[at::STRIDE] for at in range(STRIDE))
+        places, ids, times, clocks, extras = (flat[index::STRIDE] for index in range(STRIDE))
         raws = _encoded(ids)
         if raws is None or not set(map(type, times)) <= {int, float}:
             return None
@@ -429,8 +429,8 @@ class BeaconReader:
     @staticmethod
     def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: RefusedBeacons) -> Iterator[Any]:
         """Yield the good beacons of `flat`, made uniform; slow, used only if a slice holds a bad or odd one."""
-        for at in range(0, len(flat), STRIDE):
-            place, message_id, event_time, clock, raw = flat[at : at + STRIDE]
+        for index in range(0, len(flat), STRIDE):
+            place, message_id, event_time, clock, raw = flat[index : index + STRIDE]
             extras = None if raw is None else Extras(*raw)
             try:
                 event_ms = epoch_ms(event_time)
@@ -478,10 +478,10 @@ def _checked(extras: Extras) -> Extras:
 
 
 def _payload_bytes(size: int) -> int:
-    found = int(np.int64(size))
-    if 0 <= found <= MAX_PAYLOAD_BYTES:
-        return found
-    raise ValueError(f"expected 0 to {MAX_PAYLOAD_BYTES} bytes, found {found}")
+    total = int(np.int64(size))
+    if 0 <= total <= MAX_PAYLOAD_BYTES:
+        return total
+    raise ValueError(f"expected 0 to {MAX_PAYLOAD_BYTES} bytes, found {total}")
 
 
 def replay_label(value: object) -> str | None:
@@ -542,9 +542,9 @@ def apply_sample(observed: Observed, kinds: Sequence[Kind], sample: int) -> tupl
     if sample >= SAMPLE_ALL:
         return observed, []
     is_taken = (observed.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)
-    left = np.flatnonzero(~is_taken)
-    minute = np.floor(observed.event_ms[left] / WINDOW_MS).astype(np.int64)
-    code_and_minute = np.unique(np.stack((observed.code[left], minute)), axis=1).T.tolist()
+    rows = np.flatnonzero(~is_taken)
+    minute = np.floor(observed.event_ms[rows] / WINDOW_MS).astype(np.int64)
+    code_and_minute = np.unique(np.stack((observed.code[rows], minute)), axis=1).T.tolist()
     keys = {TallyKey(kinds[code].place, kinds[code].replay, minute * WINDOW_S) for code, minute in code_and_minute}
     return observed.at(np.flatnonzero(is_taken)), list(keys)
 

@@ -121,17 +121,21 @@ class Shipper:
         positions: list[Position] = [None] * len(flush.blocks)
         self._sending = flush, positions
         partitions = self.outlet.partitions()
-        for at, block in enumerate(flush.blocks):
+        for index, block in enumerate(flush.blocks):
             # The topic may have another number of partitions by now than the block was made for.
             partition = block.partition % partitions if partitions else block.partition
             self._waiting_for += 1
-            self.outlet.send(Outgoing(BEACONS, block.key, block.value, self._listener(block, positions, at), partition))
+            self.outlet.send(
+                Outgoing(BEACONS, block.key, block.value, self._listener(block, positions, index), partition)
+            )
 
-    def _listener(self, block: PackedBlock, positions: list[Position], at: int) -> Callable[[int | None, int], None]:
+    def _listener(
+        self, block: PackedBlock, positions: list[Position], listener: int
+    ) -> Callable[[int | None, int], None]:
         def done(partition: int | None, offset: int) -> None:
             self._waiting_for -= 1
-            positions[at] = None if partition is None else (partition, offset)
-            self._account_for(block, positions[at])
+            positions[listener] = None if partition is None else (partition, offset)
+            self._account_for(block, positions[listener])
 
         return done
 

@@ -141,16 +141,16 @@ def check_report(report: EmitterReport) -> None:
         _demand(0 <= getattr(report, field) <= MAX_TIME_MS, field, _TIME)
     _demand(0 <= report.final_through * 1000 <= MAX_TIME_MS, "final_through", "expected epoch seconds until year 9999")
     _demand(are_labels(report.labels), "labels", _LABELS)
-    for at, progress in enumerate(report.progress):
-        _check_progress(report.node, progress, at)
-    for at, tally in enumerate(report.tallies):
-        _check_tally(report.node, tally, at)
+    for index, progress in enumerate(report.progress):
+        _check_progress(report.node, progress, index)
+    for index, tally in enumerate(report.tallies):
+        _check_tally(report.node, tally, index)
 
 
-def _check_progress(node: str, progress: Progress, at: int) -> None:
-    _check_checkpoint(node, progress.checkpoint, "progress", at)
-    _demand(name_fits(progress.lane), "progress", _LANE, at)
-    _demand(0 <= progress.until <= MAX_TIME_MS, "progress", _UNTIL, at)
+def _check_progress(node: str, progress: Progress, index: int) -> None:
+    _check_checkpoint(node, progress.checkpoint, "progress", index)
+    _demand(name_fits(progress.lane), "progress", _LANE, index)
+    _demand(0 <= progress.until <= MAX_TIME_MS, "progress", _UNTIL, index)
 
 
 class TallyNumbers(Protocol):
@@ -170,35 +170,36 @@ class TallyNumbers(Protocol):
     def dropped(self) -> int: ...
 
 
-def check_numbers(node: str, tally: TallyNumbers, at: int) -> None:
-    """Check every name and number of a report's tally but its sketch, ranges and window; `at`: its place in the report.
+def check_numbers(node: str, tally: TallyNumbers, index: int) -> None:
+    """Check every name and number of a report's tally but its sketch, ranges and window; `index`: its place in the
+    report.
 
     Raises:
         BadRecord: header_invalid, with what is wrong.
     """
-    _check_checkpoint(node, tally.checkpoint, "tallies", at)
-    _demand(name_fits(tally.replay or ""), "tallies", _REPLAY, at)
-    _demand(1 <= tally.sample <= SAMPLE_ALL, "tallies", _SAMPLE, at)
+    _check_checkpoint(node, tally.checkpoint, "tallies", index)
+    _demand(name_fits(tally.replay or ""), "tallies", _REPLAY, index)
+    _demand(1 <= tally.sample <= SAMPLE_ALL, "tallies", _SAMPLE, index)
     counts = tally.beacons, tally.payload_bytes, tally.dropped
     if not 0 <= min(counts) <= max(counts) <= MAX_COUNT:
         for count, expected in zip(counts, _COUNTS, strict=True):
-            _demand(0 <= count <= MAX_COUNT, "tallies", expected, at)
+            _demand(0 <= count <= MAX_COUNT, "tallies", expected, index)
 
 
-def _check_tally(node: str, tally: Tally, at: int) -> None:
-    check_numbers(node, tally, at)
-    _demand(tally.lag_sketch.is_sound(MAX_COUNT), "tallies", _SKETCH, at)
+def _check_tally(node: str, tally: Tally, index: int) -> None:
+    check_numbers(node, tally, index)
+    _demand(tally.lag_sketch.is_sound(MAX_COUNT), "tallies", _SKETCH, index)
     before = (-1, -1)
     for place in tally.ranges:
         fits = 0 <= place.partition < MAX_PARTITIONS and 0 <= place.first <= place.last <= _MAX_LONG
-        _demand(fits, "tallies", "ranges: expected a partition and offsets, first <= last", at)
-        _demand((place.partition, place.first) > before, "tallies", "ranges: expected them in ascending order", at)
+        _demand(fits, "tallies", "ranges: expected a partition and offsets, first <= last", index)
+        _demand((place.partition, place.first) > before, "tallies", "ranges: expected them in ascending order", index)
         before = place.partition, place.first
 
 
-def _check_checkpoint(node: str, checkpoint: str, field: str, at: int) -> None:
+def _check_checkpoint(node: str, checkpoint: str, field: str, index: int) -> None:
     if not (checkpoint.startswith(f"{node}.") and name_fits(checkpoint)):
-        raise _invalid(field, f"checkpoint: expected one of {node}, found {checkpoint[:100]}", at)
+        raise _invalid(field, f"checkpoint: expected one of {node}, found {checkpoint[:100]}", index)
 
 
 def are_labels(labels: Mapping[str, str]) -> bool:

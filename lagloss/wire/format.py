@@ -323,18 +323,18 @@ def count_ids(packed: bytes) -> int:
     return count if start == len(packed) else -1
 
 
-def unpack_ids(packed: bytes, wanted: Sequence[int]) -> list[bytes]:
-    """Return the ids at the positions `wanted` (ascending, each within the count: see `count_ids`)."""
+def unpack_ids(packed: bytes, indexes: Sequence[int]) -> list[bytes]:
+    """Return the ids at the positions `indexes` (ascending, each within the count: see `count_ids`)."""
     stride = _stride(packed)
     if stride:
-        return [packed[at * stride + 1 : (at + 1) * stride] for at in wanted]
-    found, start, index = [], 0, 0
-    for at in wanted:
-        while index < at:
+        return [packed[at * stride + 1 : (at + 1) * stride] for at in indexes]
+    ids, start, index = [], 0, 0
+    for position in indexes:
+        while index < position:
             start += packed[start] + 1
             index += 1
-        found.append(packed[start + 1 : start + 1 + packed[start]])
-    return found
+        ids.append(packed[start + 1 : start + 1 + packed[start]])
+    return ids
 
 
 def id_starts(packed: bytes) -> npt.NDArray[np.int64]:

@@ -55,10 +55,10 @@ def parse_traceparent(text: object) -> bytes | None:
     None for anything but a W3C traceparent, and for one without the flag `sampled`: its trace is recorded nowhere, and
     a link to it would lead to nothing.
     """
-    found = _TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         return None
-    version, trace_id, span_id, more = found.groups()
+    version, trace_id, span_id, more = match.groups()
     is_valid = trace_id != _NO_TRACE and span_id != _NO_SPAN and version != _INVALID_VERSION
     return bytes.fromhex(trace_id + span_id) if is_valid and (more is None or version != "00") else None
 
@@ -92,16 +92,19 @@ def find_traces(packed: bytes, positions: npt.NDArray[np.intp]) -> dict[int, Tra
     if not positions.size or not packed:
         return {}
     rows = np.frombuffer(packed, TRACE_ROW)
-    known = rows["position"]
-    at = np.minimum(known.searchsorted(positions), rows.size - 1)
-    raw, size = rows[at[known[at] == positions]].tobytes(), TRACE_ROW.itemsize
-    found = ((int.from_bytes(raw[at : at + 2], "little"), raw[at + 2 : at + size]) for at in range(0, len(raw), size))
-    return {position: TraceContext.of(context) for position, context in found if any(context[:16])}
+    known_positions = rows["position"]
+    indexes = np.minimum(known_positions.searchsorted(positions), rows.size - 1)
+    raw, size = rows[indexes[known_positions[indexes] == positions]].tobytes(), TRACE_ROW.itemsize
+    traces = (
+        (int.from_bytes(raw[index : index + 2], "little"), raw[index + 2 : index + size])
+        for index in range(0, len(raw), size)
+    )
+    return {position: TraceContext.of(context) for position, context in traces if any(context[:16])}
 
 
 def pick_traces(packed: bytes, positions: npt.NDArray[np.intp]) -> bytes | None:
     """Return the traces of a block that is made of the beacons at these positions (ascending); None if none has any."""
     rows = np.frombuffer(packed, TRACE_ROW)
-    kept = rows[np.isin(rows["position"], positions)]
-    kept["position"] = np.searchsorted(positions, kept["position"])
-    return kept.tobytes() or None
+    picked = rows[np.isin(rows["position"], positions)]
+    picked["position"] = np.searchsorted(positions, picked["position"])
+    return picked.tobytes() or None

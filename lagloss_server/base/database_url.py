@@ -33,17 +33,17 @@ def connection_options(database_url: str, **defaults: Any) -> dict[str, Any]:
         BadSetting: it is neither.
     """
     try:
-        given: dict[str, Any] = {**conninfo_to_dict(database_url)}
+        options: dict[str, Any] = {**conninfo_to_dict(database_url)}
     except psycopg.ProgrammingError:  # which may quote the password
         raise BadSetting(variable="LAGLOSS_DATABASE_URL", problem=_EXPECTED) from None
-    hosts = str(given.get("host", "")).split(",")
-    if not str(given.get("port", ",")).strip(","):
-        given.pop("port", None)  # how libpq says that no host of several has one
+    hosts = str(options.get("host", "")).split(",")
+    if not str(options.get("port", ",")).strip(","):
+        options.pop("port", None)  # how libpq says that no host of several has one
     if len(hosts) > 1:
         defaults = {"target_session_attrs": "read-write", **defaults}
-        if "port" in given and "," not in str(given["port"]):
-            given["port"] = ",".join([str(given["port"])] * len(hosts))  # SQLAlchemy wants one for each
-    return {**defaults, **given}
+        if "port" in options and "," not in str(options["port"]):
+            options["port"] = ",".join([str(options["port"])] * len(hosts))  # SQLAlchemy wants one for each
+    return {**defaults, **options}
 
 
 def without_password(database_url: str) -> str:

@@ -58,10 +58,10 @@ def parse_duration_ms(text: object) -> int:
 
 
 def _bounded(text: object) -> int:
-    found = parse_duration_ms(text)
-    if found > MAX_DURATION_MS:
+    duration_ms = parse_duration_ms(text)
+    if duration_ms > MAX_DURATION_MS:
         raise ValueError(f"expected a duration of 366d at most, found {text!r}")
-    return found
+    return duration_ms
 
 
 def _above_zero(ms: int) -> int:

@@ -33,22 +33,22 @@ def find_running(data_dir: Path | None = None) -> list[Path]:
 
     An instance at `data_dir` itself hides those below it. Links of dead processes are removed on the way.
     """
-    found = {path for path in _linked() if data_dir is None or path.is_relative_to(data_dir.resolve())}
+    folders = {path for path in _linked() if data_dir is None or path.is_relative_to(data_dir.resolve())}
     expected = (data_dir or default_data_dir()).resolve()
     if _is_alive(read_endpoints(expected)):  # perhaps without a link: started under another HOME
-        found.add(expected)
-    if data_dir is not None and expected in found:
+        folders.add(expected)
+    if data_dir is not None and expected in folders:
         return [expected]
-    return sorted(found)
+    return sorted(folders)
 
 
 def read_endpoints(data_dir: Path) -> dict[str, str]:
     """Return the endpoints that the running instance left in its data directory; empty if there is none."""
     try:
-        found = json.loads((data_dir / ENDPOINTS_FILE).read_text())
+        endpoints = json.loads((data_dir / ENDPOINTS_FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return {key: str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+    return {key: str(value) for key, value in endpoints.items()} if isinstance(endpoints, dict) else {}
 
 
 def write_endpoints(data_dir: Path, endpoints: dict[str, str]) -> None:
@@ -75,16 +75,16 @@ def _link() -> Path:
 
 
 def _linked() -> set[Path]:
-    found = set()
+    folders = set()
     with suppress(OSError):
         for link in registry().iterdir():
             data_dir = link.resolve()
             endpoints = read_endpoints(data_dir)
             if endpoints.get("pid") == link.name and _is_alive(endpoints):
-                found.add(data_dir)
+                folders.add(data_dir)
             else:
                 link.unlink(missing_ok=True)
-    return found
+    return folders
 
 
 def _is_alive(endpoints: dict[str, str]) -> bool:

@@ -75,7 +75,7 @@ def explain(
         model: what it was to become, to name the keys that it may have.
     """
     errors = error.errors(include_url=False) if isinstance(error, ValidationError) else error
-    places: list[tuple[Path, ErrorDetails]] = [(_path(document, each), each) for each in errors]
+    places: list[tuple[Path, ErrorDetails]] = [(_path(document, error), error) for error in errors]
     while places:
         first = places[0][0]
         related, others = places[:0], places[:0]
@@ -88,7 +88,7 @@ def explain(
 
 def keys_given(error: ValidationError) -> dict[int | str, object]:
     """Return as much of a flat document as its errors show."""
-    return {each["loc"][0]: each["input"] for each in error.errors() if each["loc"] and each["type"] != "missing"}
+    return {item["loc"][0]: item["input"] for item in error.errors() if item["loc"] and item["type"] != "missing"}
 
 
 def write_path(path: Path) -> str:
@@ -120,13 +120,13 @@ def _path(document: object, error: ErrorDetails) -> Path:
 def _most_telling(related: Sequence[tuple[Path, ErrorDetails]], model: type[BaseModel] | None) -> Invalid:
     """Return one error of those that the members of a union have: of the member that a value comes closest to."""
     deepest = max(len(path) for path, _ in related)
-    errors = [each for path, each in related if len(path) == deepest]
+    errors = [error for path, error in related if len(path) == deepest]
     path = next(path for path, _ in related if len(path) == deepest)
-    fitting = [each for each in errors if each["type"] not in _KINDS and each["type"] not in _SHOWN]
+    fitting = [error for error in errors if error["type"] not in _KINDS and error["type"] not in _SHOWN]
     if fitting:
         return Invalid(path, _problem(fitting[0], path, model))
-    expected = dict.fromkeys(_expected(each, path, model) for each in errors)
-    shown = any(each["type"] in _SHOWN or each["type"].endswith("_parsing") for each in errors)
+    expected = dict.fromkeys(_expected(error, path, model) for error in errors)
+    shown = any(error["type"] in _SHOWN or error["type"].endswith("_parsing") for error in errors)
     return Invalid(path, f"expected {', or '.join(expected)}, found {_found(errors[0], shown=shown)}")
 
 
@@ -175,9 +175,11 @@ def _keys(model: type[BaseModel], path: Path) -> list[str]:
     """Return the keys that a mapping at this path of a model's document may have."""
     models = [model]
     for step in path:
-        fields = [field for each in models for name, field in each.model_fields.items() if step in (name, field.alias)]
+        fields = [
+            field for model in models for name, field in model.model_fields.items() if step in (name, field.alias)
+        ]
         models = list(dict.fromkeys(inner for field in fields for inner in _models(field.annotation))) or models
-    return list(dict.fromkeys(field.alias or name for each in models for name, field in each.model_fields.items()))
+    return list(dict.fromkeys(field.alias or name for model in models for name, field in model.model_fields.items()))
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

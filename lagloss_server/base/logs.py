@@ -48,7 +48,9 @@ def configure(settings: Settings) -> None:
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     sys.excepthook = _log_crash
-    threading.excepthook = lambda given: _log_crash(given.exc_type, given.exc_value, given.exc_traceback)
+    threading.excepthook = lambda hook_arguments: _log_crash(
+        hook_arguments.exc_type, hook_arguments.exc_value, hook_arguments.exc_traceback
+    )
 
 
 class _Lossy:

@@ -44,8 +44,8 @@ class _SecretFiles(PydanticBaseSettingsSource):
         return (secret(os.environ, variable) if field_name in SECRETS else ""), field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        found = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
-        return {name: value for name, value in found.items() if value}
+        values = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
+        return {name: value for name, value in values.items() if value}
 
 
 class Settings(BaseSettings):
@@ -158,8 +158,8 @@ class Settings(BaseSettings):
             if running and not (settings.kafka_bootstrap or settings.database_url):
                 raise SeveralRunning(choices=", ".join(f"--data-dir {path}" for path in running))
             return settings
-        found = read_endpoints(running[0])
-        missing = {field: found[key] for key, field in _FROM_ENDPOINTS.items() if key in found}
+        endpoints = read_endpoints(running[0])
+        missing = {field: endpoints[key] for key, field in _FROM_ENDPOINTS.items() if key in endpoints}
         unset = {field: value for field, value in missing.items() if not getattr(settings, field)}
         return settings.model_copy(update={**unset, "data_dir": running[0]})
 

@@ -46,6 +46,6 @@ def parse_any_time_s(text: str, now_s: float, zone: tzinfo) -> float:
         raise BadTime(text=text) from error
 
 
-def moment(at: datetime | None) -> str | None:
+def moment(value: datetime | None) -> str | None:
     """Format as RFC 3339 in UTC, to the millisecond."""
-    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if value is None else value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -60,16 +60,16 @@ class TraceLinks:
         from_s, to_s = window_start_s - AROUND_S, window_start_s + WINDOW_S + AROUND_S
         values = (*trace, from_s, to_s, from_s * 1_000, to_s * 1_000)
         texts = dict(zip(_PLACES, map(str, values), strict=True))
-        return _PLACE.sub(lambda found: texts[found[1]], self.template)
+        return _PLACE.sub(lambda match: texts[match[1]], self.template)
 
     def document(self, trace: TraceContext | None, window_start_s: int) -> TraceDocument:
         """Return the trace as JSON has it wherever a message is named: nothing where it is not known."""
         if trace is None:
             return {}
-        found: TraceDocument = {"trace_id": trace.trace_id, "span_id": trace.span_id}
+        document_: TraceDocument = {"trace_id": trace.trace_id, "span_id": trace.span_id}
         if (url := self.url(trace, window_start_s)) is not None:
-            found["trace_url"] = url
-        return found
+            document_["trace_url"] = url
+        return document_
 
 
 NO_LINKS: Final = TraceLinks()

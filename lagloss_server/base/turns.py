@@ -83,8 +83,8 @@ class Turns:
 
     def unwell(self) -> list[tuple[WatchedLoop, str]]:
         """Return the loops that are not well, and why; servers' first, since the others may wait for one."""
-        found = [(loop, problem) for loop in self._loops if (problem := loop.problem) is not None]
-        return sorted(found, key=lambda each: not isinstance(each[0], ServerLoop))
+        problems = [(loop, problem) for loop in self._loops if (problem := loop.problem) is not None]
+        return sorted(problems, key=lambda item: not isinstance(item[0], ServerLoop))
 
     def problem(self) -> str | None:
         """Return why the service is not well, for /healthz; None if it is well."""

@@ -50,18 +50,18 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            found: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            raise ComposerError(None, None, f"the alias *{found.anchor}: write it out", found.start_mark)
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise ComposerError(None, None, f"the alias *{event.anchor}: write it out", event.start_mark)
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        found: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen = set[str]()
-        for key, _ in found.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+        node_: yaml.MappingNode = super().compose_mapping_node(anchor)
+        keys = set[str]()
+        for key, _ in node_.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in keys:
                 raise ComposerError(None, None, f"the key {key.value} twice", key.start_mark)
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
-        return found
+            keys.add(key.value if isinstance(key, yaml.ScalarNode) else "")
+        return node_
 
 
 def _joined(loader: _Loader, node: yaml.ScalarNode) -> str:

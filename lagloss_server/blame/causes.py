@@ -109,15 +109,15 @@ def blame(population: Population) -> Blame:
     )
     findings: list[Finding] = []
     if bad >= LEAST_BAD and others:
-        left = np.ones(population.bad.size, bool)
+        is_unexplained = np.ones(population.bad.size, bool)
         while len(findings) < MAX_FINDINGS:
-            search = _Search(population, left)
+            search = _Search(population, is_unexplained)
             best = search.best()
             if best is None:
                 break
             findings.append(search.finding(best))
-            left &= ~best.has
-            if (population.bad & left).sum() < LEAST_REST * bad:
+            is_unexplained &= ~best.has
+            if (population.bad & is_unexplained).sum() < LEAST_REST * bad:
                 break
     return Blame(population.of, bad, others, ranked, tuple(findings))
 
@@ -158,8 +158,8 @@ class _Search:
         or when at a destination before the destination."""
         best = max(self._candidates, key=_rank, default=None)
         if best is not None and best.trait.kind in WHEN:
-            who = [each for each in self._candidates if each.trait.kind in WHO]
-            best = max((each for each in who if each.support >= ALMOST * best.support), key=_rank, default=best)
+            who = [candidate for candidate in self._candidates if candidate.trait.kind in WHO]
+            best = max((member for member in who if member.support >= ALMOST * best.support), key=_rank, default=best)
         if best is not None and best.trait.kind == "destination":
             inner = _Search(self._population, self._among & best.has).best()
             if inner is not None and inner.support >= ALMOST:
@@ -168,8 +168,8 @@ class _Search:
                 return replace(inner, has=has, support=support, base=base, destination=best.value)
         return best
 
-    def _share(self, some: Bools, of: Bools) -> float:
-        return float(self._weights[some].sum() / self._weights[of].sum())
+    def _share(self, some: Bools, is_bad: Bools) -> float:
+        return float(self._weights[some].sum() / self._weights[is_bad].sum())
 
     @cached_property
     def _candidates(self) -> tuple[_Candidate, ...]:
@@ -177,64 +177,66 @@ class _Search:
             return ()
         looks = [_Look.at(trait, self) for trait in self._population.traits]
         tried = max(1, sum(look.tried for look in looks))
-        return tuple(found for look in looks for found in look.candidates(CHANCE / tried))
+        return tuple(candidate for look in looks for candidate in look.candidates(CHANCE / tried))
 
     def finding(self, best: _Candidate) -> Finding:
         """Describe the best candidate: with what goes along with it, and what sets its messages apart."""
-        same = [each for each in self._candidates if each is not best and self._is_same(each, best)]
+        same = [candidate for candidate in self._candidates if candidate is not best and self._is_same(candidate, best)]
         kinds: dict[TraitKind, _Candidate] = {}
-        for each in sorted(same, key=lambda each: (ORDER.index(each.trait.kind), -each.score)):
-            if each.trait.node == best.trait.node:
-                kinds.setdefault(each.trait.kind, each)
+        for member in sorted(same, key=lambda each: (ORDER.index(each.trait.kind), -each.score)):
+            if member.trait.node == best.trait.node:
+                kinds.setdefault(member.trait.kind, member)
         inner = _Search(self._population, self._among & best.has)
         within = inner.best()
         if best.trait.kind == "age" and (young := self._process_of(best)) is not None:
             kinds["process"] = young
         return self._described(
             best,
-            same=tuple(self._described(each) for kind, each in kinds.items() if kind in WHO),
+            same=tuple(self._described(candidate) for kind, candidate in kinds.items() if kind in WHO),
             within=() if within is None else (inner._described(within),),
         )
 
     def _process_of(self, best: _Candidate) -> _Candidate | None:
         """Return the process that met nearly all of the bad messages which have this, if one did."""
         traits = self._population.traits
-        (process,) = (each for each in traits if each.kind == "process" and each.node == best.trait.node)
+        (process,) = (trait for trait in traits if trait.kind == "process" and trait.node == best.trait.node)
         mine = self._bad & best.has
         counts = np.bincount(process.codes[mine & (process.codes >= 0)], minlength=1)
-        at = int(np.argmax(counts))
-        if counts[at] < NEARLY_ALL * mine.sum():
+        index = int(np.argmax(counts))
+        if counts[index] < NEARLY_ALL * mine.sum():
             return None
-        has = best.has & (process.codes == at)
+        has = best.has & (process.codes == index)
         support, base = self._share(self._bad & has, self._bad), self._share(self._others & has, self._others)
-        return _Candidate(process, process.values[at], has, support, base, best.score)
+        return _Candidate(process, process.values[index], has, support, base, best.score)
 
-    def _is_same(self, one: _Candidate, other: _Candidate) -> bool:
-        agree = one.has == other.has
+    def _is_same(self, candidate: _Candidate, other: _Candidate) -> bool:
+        agree = candidate.has == other.has
         return all(
             float(self._weights[rows & agree].sum()) >= SAME * float(self._weights[rows].sum())
             for rows in (self._bad, self._others)
         )
 
-    def _described(self, each: _Candidate, same: tuple[Finding, ...] = (), within: tuple[Finding, ...] = ()) -> Finding:
-        population, node = self._population, each.trait.node
-        mine = self._bad & each.has
-        seen = population.seen_ms[node][mine] if node is not None and node in population.seen_ms else np.empty(0)
-        seen = seen[~np.isnan(seen)]
+    def _described(
+        self, candidate: _Candidate, same: tuple[Finding, ...] = (), within: tuple[Finding, ...] = ()
+    ) -> Finding:
+        population, node = self._population, candidate.trait.node
+        mine = self._bad & candidate.has
+        seen_ms = population.seen_ms[node][mine] if node is not None and node in population.seen_ms else np.empty(0)
+        seen_ms = seen_ms[~np.isnan(seen_ms)]
         last = population.last[mine] == population.nodes.index(node) if node in population.nodes else np.zeros(1, bool)
         return Finding(
-            kind=each.trait.kind,
+            kind=candidate.trait.kind,
             node=node,
-            name=each.trait.name,
-            value=each.value,
-            support=each.support,
-            base=each.base,
+            name=candidate.trait.name,
+            value=candidate.value,
+            support=candidate.support,
+            base=candidate.base,
             count=int(mine.sum()),
-            first_ms=float(seen.min()) if seen.size else None,
-            last_ms=float(seen.max()) if seen.size else None,
+            first_ms=float(seen_ms.min()) if seen_ms.size else None,
+            last_ms=float(seen_ms.max()) if seen_ms.size else None,
             is_last_seen=bool(last.mean() >= NEARLY_ALL),
-            destination=each.destination,
-            emitter=population.facts.get(bytes.fromhex(each.value)) if each.trait.kind == "process" else None,
+            destination=candidate.destination,
+            emitter=population.facts.get(bytes.fromhex(candidate.value)) if candidate.trait.kind == "process" else None,
             same=same,
             within=within,
         )
@@ -256,8 +258,8 @@ class _Look:
     @classmethod
     def at(cls, trait: Trait, search: _Search) -> _Look:
         codes, size = trait.codes, len(trait.values)
-        known = codes != -1
-        bad, others = search._bad & known, search._others & known
+        is_known = codes != -1
+        bad, others = search._bad & is_known, search._others & is_known
         return cls(
             trait,
             search,
@@ -282,11 +284,15 @@ class _Look:
         """Yield values that chance makes stand out so far with at most this probability."""
         if not self.others_known.size or self.bad_known < LEAST_SUPPORT * self.search._bad.sum():
             return
-        spans = self._stretches() if self.is_stretch else ((at, at + 1) for at in np.flatnonzero(self.bad).tolist())
+        spans = (
+            self._stretches()
+            if self.is_stretch
+            else ((index, index + 1) for index in np.flatnonzero(self.bad).tolist())
+        )
         for start, end in spans:
-            found = self._candidate(start, end, chance)
-            if found is not None:
-                yield found
+            candidate = self._candidate(start, end, chance)
+            if candidate is not None:
+                yield candidate
 
     def _stretches(self) -> Iterator[tuple[int, int]]:
         """Yield the stretch of seconds that tells most."""
@@ -381,4 +387,4 @@ def _tail(count: int, n: int, share: float) -> float:
         for k in range(count, n + 1)
     ]
     most = max(logs)
-    return min(1.0, math.exp(most) * sum(math.exp(each - most) for each in logs))
+    return min(1.0, math.exp(most) * sum(math.exp(value - most) for value in logs))

@@ -78,16 +78,16 @@ class BlameDocument(TypedDict):
     text: str
 
 
-def heading(found: Blame, count: int | None = None) -> str:
+def heading(blame_: Blame, count: int | None = None) -> str:
     """Return how many there are and where most of them went wrong. `count`: of all, not only those looked at."""
-    _, happened, where = WORDS[found.of]
-    number = found.bad if count is None else count
+    _, happened, where = WORDS[blame_.of]
+    number = blame_.bad if count is None else count
     subject = fmt.counted(number, "message")
     verb = happened if number != 1 else happened.replace("were", "was").replace("dead letters", "a dead letter")
-    if not found.places:
+    if not blame_.places:
         return f"{subject} {verb}."
-    place, share = found.places[0]
-    if share >= 0.995 and len(found.places) == 1:
+    place, share = blame_.places[0]
+    if share >= 0.995 and len(blame_.places) == 1:
         return (
             f"{subject} {verb}, all of them {where} {_place(place)}."
             if number > 1
@@ -96,24 +96,24 @@ def heading(found: Blame, count: int | None = None) -> str:
     return f"{subject} {verb}, {fmt.percent(_rounded(share))} of them {where} {_place(place)}."
 
 
-def conclusion(found: Blame) -> str:
+def conclusion(blame_: Blame) -> str:
     """Return the first finding as a sentence, or that there is none."""
-    if not found.is_enough:
+    if not blame_.is_enough:
         return f"Too few to say what they have in common: it takes {LEAST_BAD}."
-    if not found.findings:
+    if not blame_.findings:
         return NOTHING
-    return sentence(found.of, found.findings[0])
+    return sentence(blame_.of, blame_.findings[0])
 
 
-def text(found: Blame, count: int | None = None) -> str:
+def text(blame_: Blame, count: int | None = None) -> str:
     """Return all sentences."""
-    more = [sentence(found.of, finding, is_rest=True) for finding in found.findings[1:]]
-    return " ".join([heading(found, count), conclusion(found), *more])
+    more = [sentence(blame_.of, finding, is_rest=True) for finding in blame_.findings[1:]]
+    return " ".join([heading(blame_, count), conclusion(blame_), *more])
 
 
-def sentence(of: Of, finding: Finding, *, is_rest: bool = False) -> str:
+def sentence(kind: Of, finding: Finding, *, is_rest: bool = False) -> str:
     """Return a finding as a sentence: what so many of the bad have, and so many of the others."""
-    bad = f"the {WORDS[of][0]}" if not is_rest else "the rest"
+    bad = f"the {WORDS[kind][0]}" if not is_rest else "the rest"
     clause, echo = _clause(finding)
     due = f"were due at {_name(finding.destination)} and " if finding.destination else ""
     so_were = "were and did" if finding.destination and echo == "did" else echo
@@ -142,25 +142,25 @@ def _rounded(share: float) -> float:
 def _clause(finding: Finding) -> tuple[str, str]:
     """Return the predicate of a sentence, and the verb that stands for it."""
     node, value = _name(finding.node or ""), _name(finding.value)
-    at = f"were last seen at {node}" if finding.is_last_seen else f"passed {node}"
+    where = f"were last seen at {node}" if finding.is_last_seen else f"passed {node}"
     echo = "were" if finding.is_last_seen else "did"
     match finding.kind:
         case "process":
-            return f"{at} by process {_process(finding)}", echo
+            return f"{where} by process {_process(finding)}", echo
         case "host":
-            return f"{at} on host {value}", echo
+            return f"{where} on host {value}", echo
         case "label":
             label = f"with {_name(finding.name)}={value}" if value else f"without a label {_name(finding.name)}"
-            return f"{at} {label}", echo
+            return f"{where} {label}", echo
         case "input":
             return f"came to {node} by {value}", "did"
         case "age":
-            young = [f" ({_process(each)})" for each in finding.same if each.kind == "process"]
-            return f"{at} by a process{''.join(young)} that had started less than {value} s before", echo
+            young = [f" ({_process(process)})" for process in finding.same if process.kind == "process"]
+            return f"{where} by a process{''.join(young)} that had started less than {value} s before", echo
         case "destination":
             return f"were due at {value}", "were"
         case "time":
-            return f"{at} {_stretch(finding.value)}", echo
+            return f"{where} {_stretch(finding.value)}", echo
         case "second":
             first, last = finding.value.split("-")
             seconds = f"second {first}" if first == last else f"seconds {first} to {last}"
@@ -177,37 +177,37 @@ def _stretch(value: str) -> str:
 
 def _process(finding: Finding) -> str:
     """Name a process, with its host and labels."""
-    known = finding.emitter
-    if known is None:
+    emitter = finding.emitter
+    if emitter is None:
         return finding.value[:8]
-    details = [f"{_name(name)} {_name(value)}" for name, value in known.labels.items()]
-    inputs = [f"input {_name(each.value)}" for each in finding.same if each.kind == "input"]
+    details = [f"{_name(name)} {_name(value)}" for name, value in emitter.labels.items()]
+    inputs = [f"input {_name(trait.value)}" for trait in finding.same if trait.kind == "input"]
     more = ", ".join([*inputs, *details])
-    return _name(known.host or finding.value[:8]) + (f" ({more})" if more else "")
+    return _name(emitter.host or finding.value[:8]) + (f" ({more})" if more else "")
 
 
 def _start_and_end(finding: Finding) -> str:
     """Return when the process started and ended, where that is near to the bad messages."""
-    known = finding.emitter
-    if known is None or finding.first_ms is None or finding.last_ms is None:
+    emitter = finding.emitter
+    if emitter is None or finding.first_ms is None or finding.last_ms is None:
         return ""
-    started = _started(known, finding.first_ms)
-    ended = _ended(known, finding.last_ms)
+    started = _started(emitter, finding.first_ms)
+    ended = _ended(emitter, finding.last_ms)
     both = " and ".join(part for part in (started, ended) if part)
     return f", which {both}" if both else ""
 
 
-def _started(known: EmitterFacts, first_ms: float) -> str:
-    before_ms = first_ms - known.started_at
+def _started(facts: EmitterFacts, first_ms: float) -> str:
+    before_ms = first_ms - facts.started_at
     if not -1_000 <= before_ms <= RECENT_MS:
         return ""
     return f"had started {fmt.duration(max(before_ms, 0.0))} before the first of them"
 
 
-def _ended(known: EmitterFacts, last_ms: float) -> str:
-    if known.ended_at is None or not -AROUND_MS <= known.ended_at - last_ms <= AROUND_MS:
+def _ended(facts: EmitterFacts, last_ms: float) -> str:
+    if facts.ended_at is None or not -AROUND_MS <= facts.ended_at - last_ms <= AROUND_MS:
         return ""
-    return f"{'closed' if known.has_closed else 'was heard of for the last time'} at {rfc3339(known.ended_at // 1000)}"
+    return f"{'closed' if facts.has_closed else 'was heard of for the last time'} at {rfc3339(facts.ended_at // 1000)}"
 
 
 def _place(label: str) -> str:
@@ -219,30 +219,30 @@ def _name(text: str) -> str:
     return one_line(text, MAX_CHARS)
 
 
-def document(found: Blame, count: int | None = None) -> BlameDocument:
+def document(blame_: Blame, count: int | None = None) -> BlameDocument:
     """Return all that was found out as JSON has it."""
     return {
-        "of": found.of,
+        "of": blame_.of,
         "count": count,
-        "looked_at": found.bad,
-        "compared_with": found.others,
-        "places": [{"place": place, "share": round(share, 4)} for place, share in found.places[:10]],
-        "conclusion": conclusion(found),
-        "findings": [_finding(found.of, finding, is_rest=at > 0) for at, finding in enumerate(found.findings)],
-        "text": text(found, count),
+        "looked_at": blame_.bad,
+        "compared_with": blame_.others,
+        "places": [{"place": place, "share": round(share, 4)} for place, share in blame_.places[:10]],
+        "conclusion": conclusion(blame_),
+        "findings": [_finding(blame_.of, finding, is_rest=index > 0) for index, finding in enumerate(blame_.findings)],
+        "text": text(blame_, count),
     }
 
 
-def _finding(of: Of, finding: Finding, *, is_rest: bool = False) -> FindingDocument:
-    known = finding.emitter
+def _finding(kind: Of, finding: Finding, *, is_rest: bool = False) -> FindingDocument:
+    emitter = finding.emitter
     process: ProcessDocument | None = None
-    if known is not None:
+    if emitter is not None:
         process = {
             "emitter": finding.value,
-            "host": known.host,
-            "labels": dict(known.labels),
-            "started_at": rfc3339(known.started_at / 1000),
-            "ended_at": None if known.ended_at is None else rfc3339(known.ended_at / 1000),
+            "host": emitter.host,
+            "labels": dict(emitter.labels),
+            "started_at": rfc3339(emitter.started_at / 1000),
+            "ended_at": None if emitter.ended_at is None else rfc3339(emitter.ended_at / 1000),
         }
     return {
         "kind": finding.kind,
@@ -256,7 +256,7 @@ def _finding(of: Of, finding: Finding, *, is_rest: bool = False) -> FindingDocum
         "lift": None if finding.lift is None else round(finding.lift, 2),
         "count": finding.count,
         "of_the_rest": is_rest,
-        "same": [_finding(of, each) for each in finding.same],
-        "within": [_finding(of, each) for each in finding.within],
-        "text": sentence(of, finding, is_rest=is_rest),
+        "same": [_finding(kind, candidate) for candidate in finding.same],
+        "within": [_finding(kind, candidate) for candidate in finding.within],
+        "text": sentence(kind, finding, is_rest=is_rest),
     }

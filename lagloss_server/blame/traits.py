@@ -114,9 +114,9 @@ class Population:
     def of_windows(cls, of: Of, windows: Sequence[SuspectWindow], facts: Mapping[bytes, EmitterFacts]) -> Population:
         """Bring the messages of some windows together."""
         nodes = tuple(dict.fromkeys(node for window in windows for node in window.graph.nodes))
-        emitters = tuple(dict.fromkeys(each for window in windows for each in window.picked.emitters))
+        emitters = tuple(dict.fromkeys(emitter for window in windows for emitter in window.picked.emitters))
         destinations = tuple(dict.fromkeys(to.name for window in windows for to in window.graph.destinations))
-        taps = frozenset(each for each in emitters if (known := facts.get(each)) is not None and known.is_tap)
+        taps = frozenset(emitter for emitter in emitters if (known := facts.get(emitter)) is not None and known.is_tap)
         parts = [_Rows.of(of, window, nodes, emitters, taps) for window in windows]
 
         def joined(columns: Iterable[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
@@ -158,15 +158,15 @@ class Population:
         yield from self._prefixes()
 
     def _of_emitters(self, node: str) -> Iterator[Trait]:
-        known = [self.facts.get(emitter) for emitter in self.emitters]
+        emitter_facts = [self.facts.get(emitter) for emitter in self.emitters]
         yield Trait("process", tuple(emitter.hex() for emitter in self.emitters), self.emitter[node], node)
-        yield from self._described(node, "host", "", [None if each is None else each.machine for each in known])
-        for name in sorted({name for each in known if each is not None for name in each.labels}):
-            here = [None if each is None else each.labels.get(name, "") for each in known]
-            yield from self._described(node, "label", name, here)
-        inputs = [each.inputs[0] if each and len(each.inputs) == 1 else None for each in known]
+        yield from self._described(node, "host", "", [None if fact is None else fact.machine for fact in emitter_facts])
+        for name in sorted({name for fact in emitter_facts if fact is not None for name in fact.labels}):
+            labels = [None if fact is None else fact.labels.get(name, "") for fact in emitter_facts]
+            yield from self._described(node, "label", name, labels)
+        inputs = [fact.inputs[0] if fact and len(fact.inputs) == 1 else None for fact in emitter_facts]
         yield from self._described(node, "input", "", inputs)
-        yield from self._ages(node, known)
+        yield from self._ages(node, emitter_facts)
 
     def _described(self, node: str, kind: TraitKind, name: str, texts: Sequence[str | None]) -> Iterator[Trait]:
         """Yield a trait that goes with the emitter, unless all have the same value."""
@@ -176,8 +176,8 @@ class Population:
         if len(set(codes[codes >= 0].tolist())) > 1:
             yield Trait(kind, values, codes, node, name)
 
-    def _ages(self, node: str, known: Sequence[EmitterFacts | None]) -> Iterator[Trait]:
-        started = np.array([np.nan if each is None else each.started_at for each in known] + [np.nan])
+    def _ages(self, node: str, all_facts: Sequence[EmitterFacts | None]) -> Iterator[Trait]:
+        started = np.array([np.nan if fact is None else fact.started_at for fact in all_facts] + [np.nan])
         age_s = (self.seen_ms[node] - started[self.emitter[node]]) / 1000
         for limit_s in AGES_S:
             codes = np.where(np.isnan(age_s), -1, np.where((age_s >= -1) & (age_s < limit_s), 0, -2))
@@ -193,7 +193,7 @@ class Population:
         width = int(min(last_s - first_s + 1, MAX_SECONDS))
         step = int(np.ceil((last_s - first_s + 1) / width))
         codes = np.where(codes >= 0, codes // step, codes).astype(np.int64)
-        values = tuple(str(int(first_s) + step * at) for at in range(width + 1))
+        values = tuple(str(int(first_s) + step * index) for index in range(width + 1))
         return Trait("time", values, codes, node, str(step))
 
     def _prefixes(self) -> Iterator[Trait]:
@@ -217,8 +217,8 @@ MAX_SECONDS: Final = 120
 def _prefix(name: str, length: int | None) -> str:
     if length is not None:
         return name[:length]
-    found = _SEPARATOR.search(name)
-    return name[: found.end()] if found else ""
+    match = _SEPARATOR.search(name)
+    return name[: match.end()] if match else ""
 
 
 @dataclass(frozen=True)
@@ -238,25 +238,26 @@ class _Rows:
 
     @classmethod
     def of(
-        cls, of: Of, window: SuspectWindow, nodes: Sequence[str], emitters: Sequence[bytes], taps: Set[bytes]
+        cls, kind: Of, window: SuspectWindow, nodes: Sequence[str], emitters: Sequence[bytes], taps: Set[bytes]
     ) -> _Rows:
         picked, start_ms = window.picked, window.start_s * 1000
         what = picked["what"]
-        bad = (what & _BAD[of]) > 0
-        if of == "loss":
+        bad = (what & _BAD[kind]) > 0
+        if kind == "loss":
             fates = [window.fates.get(id_hash, ("", ()))[0] for id_hash in picked["ids"].tolist()]
             bad &= np.array([fate in LOST for fate in fates], bool)
-        spared = (what & _OTHERS[of] > 0) & (what & (_BAD[of] | (LATEST if of == "lag" else 0)) == 0)
+        spared = (what & _OTHERS[kind] > 0) & (what & (_BAD[kind] | (LATEST if kind == "lag" else 0)) == 0)
         rows = np.flatnonzero(bad | spared)
         weights = np.where(bad, 1.0, _weights(picked))
         offsets = picked["event_ms"][rows].astype(np.float64)
         columns = {
-            node: [at for at, name in enumerate(picked.checkpoints) if name.split(".")[0] == node] for node in nodes
+            node: [index for index, name in enumerate(picked.checkpoints) if name.split(".")[0] == node]
+            for node in nodes
         }
         in_flow = [window.graph.bit[name] for name in picked.checkpoints]
         number_of = _numbers(picked.emitters, emitters)
-        number_of[[at for at, each in enumerate(picked.emitters) if each in taps]] = -1
-        codes, seen = picked["emitter"][rows], picked["seen"][rows]
+        number_of[[index for index, each in enumerate(picked.emitters) if each in taps]] = -1
+        codes, seen_by = picked["emitter"][rows], picked["seen"][rows]
         emitter, seen_ms = {}, {}
         last = np.full(rows.size, -1, np.int64)
         for number, node in enumerate(nodes):
@@ -266,7 +267,7 @@ class _Rows:
             at = np.array([*mine, 0])[where]
             every = np.arange(rows.size)
             emitter[node] = np.where(is_there, number_of[codes[every, at]], -1)
-            tenths = seen[every, at].astype(np.float64)
+            tenths = seen_by[every, at].astype(np.float64)
             seen_ms[node] = np.where(is_there & (tenths != NOWHERE), start_ms + SEEN_MS * tenths, np.nan)
             last[is_there] = number
         return cls(
@@ -276,7 +277,7 @@ class _Rows:
             weights=weights[rows],
             names=[picked.names[row] for row in rows.tolist()],
             event_ms=np.where(offsets < 0, np.nan, start_ms + offsets),
-            places=[_places(of, window, row) if bad[row] else () for row in rows.tolist()],
+            places=[_places(kind, window, row) if bad[row] else () for row in rows.tolist()],
             emitter=emitter,
             seen_ms=seen_ms,
             last=last,
@@ -320,15 +321,15 @@ def _last_seen(codes: npt.NDArray[Any]) -> Codes:
     return np.where((codes >= 0).any(axis=1), last, -1)
 
 
-def _places(of: Of, window: SuspectWindow, row: int) -> tuple[str, ...]:
+def _places(kind: Of, window: SuspectWindow, row: int) -> tuple[str, ...]:
     """Return where a bad message is missing, was held longest, died, or was corrupted."""
     picked = window.picked
-    if of == "loss":
+    if kind == "loss":
         return tuple(window.fates[int(picked["ids"][row])][1])
-    if of == "lag":
+    if kind == "lag":
         hop = int(picked["hop"][row])
         return (picked.hops[hop],) if hop >= 0 else ()
-    if of == "corruption":
+    if kind == "corruption":
         link = int(picked["link"][row])
         return (Place("link", picked.links[link]).label,) if link >= 0 else ()
     dead = window.graph.names(picked.masks[row] & window.graph.dead_mask)

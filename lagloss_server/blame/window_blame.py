@@ -58,7 +58,7 @@ class WindowBlame:
 
 
 def read_blame(
-    store: Store, pipeline: str, starts_s: Iterable[int], of: Sequence[Of] = KINDS, now_ms: int | None = None
+    store: Store, pipeline: str, starts_s: Iterable[int], kinds: Sequence[Of] = KINDS, now_ms: int | None = None
 ) -> list[WindowBlame]:
     """Return what the bad messages of some windows, together, have in common; of each kind that there is. For whom
     message ids are hidden, their beginnings are no trait.
@@ -72,25 +72,25 @@ def read_blame(
         picked = _read_picked(connection, pipeline, starts_s)
         fates = _read_fates(connection, pipeline, list(picked))
         facts = read_emitter_facts(
-            connection, pipeline, {each for of_it in picked.values() for each in of_it.emitters}, now_ms
+            connection, pipeline, {emitter for of_it in picked.values() for emitter in of_it.emitters}, now_ms
         )
     if not store.may_see_ids(pipeline):
-        picked = {start: replace(each, names=(None,) * len(each.names)) for start, each in picked.items()}
+        picked = {start: replace(messages, names=(None,) * len(messages.names)) for start, messages in picked.items()}
     graphs = {start: versions[in_force(versions, start)].definition.graph for start in picked}
     windows = [SuspectWindow(start, graphs[start], picked[start], fates.get(start, {})) for start in picked]
-    counts = {kind: _count(kind, windows) for kind in of}
+    counts = {kind: _count(kind, windows) for kind in kinds}
     return [
-        WindowBlame(blame(Population.of_windows(kind, windows, facts)), counts[kind]) for kind in of if counts[kind]
+        WindowBlame(blame(Population.of_windows(kind, windows, facts)), counts[kind]) for kind in kinds if counts[kind]
     ]
 
 
-def blame_document(pipeline: str, window_start_s: int, found: Sequence[WindowBlame]) -> WindowBlameDocument:
+def blame_document(pipeline: str, window_start_s: int, blames: Sequence[WindowBlame]) -> WindowBlameDocument:
     """Return one window's blame as the command line and the API have it."""
     return {
         "pipeline": pipeline,
         "window_start": rfc3339(window_start_s),
-        "blame": [each.document() for each in found],
-        "text": " ".join(each.text for each in found) or NOT_PICKED,
+        "blame": [blame_.document() for blame_ in blames],
+        "text": " ".join(blame_.text for blame_ in blames) or NOT_PICKED,
     }
 
 
@@ -103,7 +103,7 @@ def _read_picked(connection: Connection, pipeline: str, starts_s: Iterable[int])
         .order_by(row.window_start.desc())
         .limit(MAX_WINDOWS)
     ).all()
-    return {found.window_start: PickedMessages.unpack(found.packed) for found in reversed(rows)}
+    return {row.window_start: PickedMessages.unpack(row.packed) for row in reversed(rows)}
 
 
 def _read_fates(
@@ -111,11 +111,11 @@ def _read_fates(
 ) -> dict[int, dict[int, tuple[str, Sequence[str]]]]:
     """Return what was judged of missing messages, by window and id."""
     row = tables.MissingMessageRow
-    asked = select(row.window_start, row.id_hash, row.kind, row.places)
-    found: dict[int, dict[int, tuple[str, Sequence[str]]]] = {}
-    for each in connection.execute(asked.where(row.pipeline == pipeline, row.window_start.in_(starts_s))):
-        found.setdefault(each.window_start, {})[each.id_hash % (1 << 64)] = each.kind, each.places
-    return found
+    statement = select(row.window_start, row.id_hash, row.kind, row.places)
+    fates: dict[int, dict[int, tuple[str, Sequence[str]]]] = {}
+    for each in connection.execute(statement.where(row.pipeline == pipeline, row.window_start.in_(starts_s))):
+        fates.setdefault(each.window_start, {})[each.id_hash % (1 << 64)] = each.kind, each.places
+    return fates
 
 
 def read_emitter_facts(
@@ -123,8 +123,8 @@ def read_emitter_facts(
 ) -> dict[bytes, EmitterFacts]:
     """Return what the reports say of these emitters, of those that are still known."""
     row = tables.EmitterRow
-    asked = select(tables.table_of(row)).where(row.pipeline == pipeline, row.emitter.in_(sorted(emitters)))
-    return {each.emitter: _facts(each, now_ms) for each in connection.execute(asked)}
+    statement = select(tables.table_of(row)).where(row.pipeline == pipeline, row.emitter.in_(sorted(emitters)))
+    return {row.emitter: _facts(row, now_ms) for row in connection.execute(statement)}
 
 
 def _facts(row: Any, now_ms: int) -> EmitterFacts:

@@ -102,8 +102,8 @@ def aggregator(
     from lagloss_server.ops.jars import require_spark
 
     require_spark()
-    given = {"spark_master": master, "verify_share": verify_share, "data_dir": data_dir}
-    settings = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in given.items() if value is not None}
+    options = {"spark_master": master, "verify_share": verify_share, "data_dir": data_dir}
+    settings = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in options.items() if value is not None}
     _become("aggregator", **settings)
 
 
@@ -185,14 +185,14 @@ def windows(
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     with open_store(Settings.load(data_dir=data_dir)) as store:
         definition = store.pipeline(pipeline).definition
-        found = store.windows(pipeline, from_s, to_s)
+        listed = store.windows(pipeline, from_s, to_s)
     if as_json:
-        typer.echo(msgspec.json.encode([window.contract() for window in found]).decode())
+        typer.echo(msgspec.json.encode([window.contract() for window in listed]).decode())
     else:
-        out().print(windows_table(found))
-    if check and not any(window.state != "open" for window in found):
+        out().print(windows_table(listed))
+    if check and not any(window.state != "open" for window in listed):
         raise NotEnoughData(detail=f"{pipeline} has no closed window in this range.")
-    if check and any(breaches(window, definition) for window in found):
+    if check and any(breaches(window, definition) for window in listed):
         raise typer.Exit(EXIT_BREACHED)
 
 
@@ -215,14 +215,14 @@ def runs(
     from_s, to_s = parse_time_s(from_, now_s), parse_time_s(to, now_s)
     with open_store(Settings.load(data_dir=data_dir)) as store:
         one = None if run is None else read_run(store, pipeline, run)
-        found = [] if one is not None else read_job_runs(store, pipeline, from_s, to_s, now_s)
+        listed = [] if one is not None else read_job_runs(store, pipeline, from_s, to_s, now_s)
     if as_json:
-        typer.echo(json.dumps([job.document() for job in found] if one is None else one.document()))
+        typer.echo(json.dumps([job.document() for job in listed] if one is None else one.document()))
     elif one is not None:
         for line in gantt_lines(one, 1_000 * now_s, out().width):
             typer.echo(line)
     else:
-        for job in found:
+        for job in listed:
             for line in job_lines(job.stats):
                 typer.echo(line)
             out().print(runs_table(job.runs))
@@ -246,13 +246,15 @@ def diff(
     settings = Settings.load(data_dir=data_dir)
     with _store_and_log(settings, pipeline) as (store, log):
         note_look(store.engine, "ids.window", pipeline, rfc3339(start))
-        found = difference(store, log, pipeline, start, from_, to)
+        difference_ = difference(store, log, pipeline, start, from_, to)
     if as_json:
-        typer.echo(json.dumps(found.document(TraceLinks(settings.trace_url))))
+        typer.echo(json.dumps(difference_.document(TraceLinks(settings.trace_url))))
     else:
-        sample = _sample_note(found.sample)
-        typer.echo(f"{found.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}{sample}")
-        for message_id in found.message_ids:
+        sample = _sample_note(difference_.sample)
+        typer.echo(
+            f"{difference_.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}{sample}"
+        )
+        for message_id in difference_.message_ids:
             typer.echo(message_id)
 
 
@@ -281,13 +283,13 @@ def matrix(
     with _store_and_log(settings, pipeline) as (store, log):
         note_look(store.engine, "ids.window", pipeline, rfc3339(start))
         blocks = read_window(store, log, pipeline, start)
-    found = arrange(blocks, only=only, limit=limit)
+    matrix_ = arrange(blocks, only=only, limit=limit)
     if as_json:
-        typer.echo(json.dumps(found.document(TraceLinks(settings.trace_url))))
+        typer.echo(json.dumps(matrix_.document(TraceLinks(settings.trace_url))))
         return
-    out().print(found.table())
-    rest = f", the first {len(found.messages)} shown" if found.is_truncated else ""
-    typer.echo(f"{found.count} messages of {pipeline}, window {rfc3339(start)}{rest}{_sample_note(found.sample)}")
+    out().print(matrix_.table())
+    rest = f", the first {len(matrix_.messages)} shown" if matrix_.is_truncated else ""
+    typer.echo(f"{matrix_.count} messages of {pipeline}, window {rfc3339(start)}{rest}{_sample_note(matrix_.sample)}")
 
 
 @app.command()
@@ -298,13 +300,13 @@ def blame(pipeline: PipelineName, window: WindowMoment, as_json: AsJson = False,
 
     start = _window_start(window)
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        found = read_blame(store, pipeline, [start])
+        blames = read_blame(store, pipeline, [start])
         if not store.windows(pipeline, start, start + WINDOW_S):
             raise UnknownWindow(pipeline=pipeline, start=rfc3339(start))
     if as_json:
-        typer.echo(json.dumps(blame_document(pipeline, start, found)))
+        typer.echo(json.dumps(blame_document(pipeline, start, blames)))
         return
-    for text in [each.text for each in found] or [NOT_PICKED]:
+    for text in [cause.text for cause in blames] or [NOT_PICKED]:
         typer.echo(text)
 
 
@@ -332,13 +334,13 @@ def export(
         presence = _read_presence(settings, store, pipeline, start)
         if presence is None and not store.windows(pipeline, start, start + WINDOW_S):
             raise UnknownWindow(pipeline=pipeline, start=rfc3339(start))
-        found = WindowExport.of(pipeline, what, read_kept(store, pipeline, start), presence)
+        export_ = WindowExport.of(pipeline, what, read_kept(store, pipeline, start), presence)
     with out_path.open("wb") if out_path is not None else nullcontext(sys.stdout.buffer) as file:
         if format_ == "parquet":
-            file.write(found.parquet())
+            file.write(export_.parquet())
         else:
-            file.writelines(text.encode() for text in found.texts(format_, TraceLinks(settings.trace_url)))
-    if found.is_truncated:
+            file.writelines(text.encode() for text in export_.texts(format_, TraceLinks(settings.trace_url)))
+    if export_.is_truncated:
         typer.echo(f"There are more: the closing of {rfc3339(start)} kept only these.", err=True)
 
 
@@ -364,8 +366,8 @@ def openslo(
     with open_store(Settings.load(data_dir=data_dir)) as store:
         stored = ReadRows([store.pipeline(pipeline)]) if pipeline is not None else store.pipelines()
     note_set_aside(stored.unreadable)
-    found = matching(stored, matchers)
-    text = as_yaml(objects(found))
+    document = matching(stored, matchers)
+    text = as_yaml(objects(document))
     if out_path is None:
         typer.echo(text, nl=False)
     else:
@@ -410,9 +412,9 @@ def doctor(data_dir: DataDir = None) -> None:
     from lagloss_server.ops import doctor as checks
 
     settings = Settings.load(data_dir=data_dir)
-    found = checks.run(settings)
-    checks.show(found, settings, Console())
-    raise typer.Exit(checks.exit_code(found))
+    checks_ = checks.run(settings)
+    checks.show(checks_, settings, Console())
+    raise typer.Exit(checks.exit_code(checks_))
 
 
 def _become(module: str, *words: str, **variables: str) -> None:

@@ -17,10 +17,10 @@ _CHART: Final = range(20, 61)
 """The width of a Gantt chart's bars, in characters."""
 
 
-def hour_of(of: HourRun) -> str:
+def hour_of(hour_run: HourRun) -> str:
     """Return the event time that a run processes: `2026-11-26 11:00–12:00`."""
-    until_date = of.run.hour.length_s > 86_400
-    return f"{fmt.clock(of.run.hour.from_s, date=True)}–{fmt.clock(of.run.hour.to_s, date=until_date)}"
+    until_date = hour_run.run.hour.length_s > 86_400
+    return f"{fmt.clock(hour_run.run.hour.from_s, date=True)}–{fmt.clock(hour_run.run.hour.to_s, date=until_date)}"
 
 
 def job_lines(stats: JobStats) -> Iterator[str]:
@@ -28,8 +28,8 @@ def job_lines(stats: JobStats) -> Iterator[str]:
     rate = fmt.percent(stats.success_rate)
     yield f"{stats.job.dag}: {fmt.counted(stats.runs, 'run')} ended, {rate} succeeded, {repairs_words(stats.repairs)}"
     if stats.in_time is not None and stats.job.deadline is not None:
-        kept = f"{stats.in_time} of {fmt.counted(stats.judged, 'hour')}"
-        yield f"  deadline {fmt.duration(stats.job.deadline)} after the hour: kept for {kept}"
+        in_time = f"{stats.in_time} of {fmt.counted(stats.judged, 'hour')}"
+        yield f"  deadline {fmt.duration(stats.job.deadline)} after the hour: kept for {in_time}"
 
 
 def repairs_words(repairs: Repairs) -> str:
@@ -83,15 +83,15 @@ def tasks_table(stats: JobStats) -> Table:
     return table
 
 
-def gantt_lines(of: HourRun, now_ms: float, columns: int) -> Iterator[str]:
+def gantt_lines(hour_run: HourRun, now_ms: float, columns: int) -> Iterator[str]:
     """Yield a run as a Gantt chart: a line for each try of a task, its bar within the run's time."""
-    run = of.run
-    why = f": {of.why}" if of.why else ""
+    run = hour_run.run
+    why = f": {hour_run.why}" if hour_run.why else ""
     took = f" after {run.duration_words}" if run.has_ended else ""
-    yield f"{run.dag} {run.run_id}, hour {hour_of(of)}: {run.state}{took}{why}"
-    if of.hour is not None:
+    yield f"{run.dag} {run.run_id}, hour {hour_of(hour_run)}: {run.state}{took}{why}"
+    if hour_run.hour is not None:
         names = ("in", "out", "lost", "late", "twice", "corrupted")
-        yield "  " + ", ".join(f"{name} {cell}" for name, cell in zip(names, record_cells(of.hour), strict=True))
+        yield "  " + ", ".join(f"{name} {cell}" for name, cell in zip(names, record_cells(hour_run.hour), strict=True))
     bars = bars_of(run, now_ms)
     longest = max((len(bar.each.label) for bar in bars), default=0)
     width = min(max(columns - longest - 36, _CHART.start), _CHART.stop - 1)
@@ -102,6 +102,6 @@ def gantt_lines(of: HourRun, now_ms: float, columns: int) -> Iterator[str]:
         state = f"{SIGNS[bar.each.state]} {bar.each.state}"
         took = fmt.duration(bar.each.duration_ms)
         yield f"  {bar.each.label.ljust(longest)} {bar.each.number:>2} |{drawn}| {took:>8}  {state}"
-    for each in run.tries:
-        if each.started_ms is None:
-            yield f"  {each.label.ljust(longest)}  {SIGNS[each.state]} {each.state}"
+    for task_try in run.tries:
+        if task_try.started_ms is None:
+            yield f"  {task_try.label.ljust(longest)}  {SIGNS[task_try.state]} {task_try.state}"

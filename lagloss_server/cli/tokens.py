@@ -53,9 +53,9 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     from lagloss_server.store import tokens
 
     with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
-        found = tokens.read(connection)
-    documents = [_document(token) for token in found]
-    note_set_aside(found.unreadable)
+        listed = tokens.read(connection)
+    documents = [_document(token) for token in listed]
+    note_set_aside(listed.unreadable)
     if as_json:
         typer.echo(json.dumps(documents))
         return

@@ -104,8 +104,8 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     from lagloss_server.store import users
 
     with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
-        found = users.read(connection)
-    note_set_aside(found.unreadable)
+        listed = users.read(connection)
+    note_set_aside(listed.unreadable)
     documents = [
         {
             "name": user.name,
@@ -113,14 +113,14 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
             "groups": list(user.groups),
             "created_at": rfc3339(user.created_at.timestamp()),
         }
-        for user in found
+        for user in listed
     ]
     if as_json:
         typer.echo(json.dumps(documents))
         return
     table = Table("name", "role", "groups", "created_at", box=None)
     for document in documents:
-        table.add_row(*(each if isinstance(each, str) else ", ".join(each) for each in document.values()))
+        table.add_row(*(value if isinstance(value, str) else ", ".join(value) for value in document.values()))
     out().print(table)
 
 

@@ -27,30 +27,30 @@ def windows_table(windows: Iterable[ListedWindow]) -> Table:
             fmt.duration(window.e2e_lag_ms.p95),
             ", ".join([*_reasons(window), *_order(window), *_clocks(window)]),
         )
-        for word, found in (("at", window.destinations), ("from", window.sources), ("side", window.sides)):
-            for row in _parts(word, found):
+        for word, parts in (("at", window.destinations), ("from", window.sources), ("side", window.sides)):
+            for row in _parts(word, parts):
                 table.add_row(*row)
     return table
 
 
 def _parts(
-    word: str, found: Sequence[DestinationCounts] | Sequence[SourceCounts] | Sequence[SideCounts]
+    word: str, parts: Sequence[DestinationCounts] | Sequence[SourceCounts] | Sequence[SideCounts]
 ) -> list[tuple[str, ...]]:
     """Return a row for each of several; of a single one the window's own numbers are."""
     return [
         (
-            f"  {word} {there.name}",
+            f"  {word} {part.name}",
             "",
-            there.verdict or "" if isinstance(there, SideCounts) else "",
-            fmt.count(there.messages),
-            fmt.count(there.delivered),
-            fmt.count_interval(there.lost),
-            fmt.percent_interval(there.loss_ratio),
-            "" if isinstance(there, SideCounts) else fmt.duration(there.e2e_lag_ms.p95),
+            part.verdict or "" if isinstance(part, SideCounts) else "",
+            fmt.count(part.messages),
+            fmt.count(part.delivered),
+            fmt.count_interval(part.lost),
+            fmt.percent_interval(part.loss_ratio),
+            "" if isinstance(part, SideCounts) else fmt.duration(part.e2e_lag_ms.p95),
             "",
         )
-        for there in found
-        if len(found) > 1 and there.lost
+        for part in parts
+        if len(parts) > 1 and part.lost
     ]
 
 
@@ -61,8 +61,8 @@ def _reasons(window: ListedWindow) -> list[str]:
 
 def _order(window: ListedWindow) -> list[str]:
     """Return a note for each checkpoint with messages out of order."""
-    found = ((there.name, there.out_of_order) for there in window.checkpoints)
-    return [f"{fmt.count(messages)} out of order at {name}" for name, messages in found if messages]
+    out_of_order = ((checkpoint.name, checkpoint.out_of_order) for checkpoint in window.checkpoints)
+    return [f"{fmt.count(messages)} out of order at {name}" for name, messages in out_of_order if messages]
 
 
 def _clocks(window: ListedWindow) -> list[str]:

@@ -53,27 +53,29 @@ class ConsumerGroups(KafkaAdmin):
 
     def committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
         """Return the committed offsets of each group by partition; none for a group that does not exist."""
-        found = self._ask("list_group_offsets", sorted(groups)) if groups else {}
+        answers = self._ask("list_group_offsets", sorted(groups)) if groups else {}
         return {
             group: {
-                (at.topic, at.partition): committed.offset for at, committed in offsets.items() if committed.offset >= 0
+                (partition.topic, partition.partition): committed.offset
+                for partition, committed in offsets.items()
+                if committed.offset >= 0
             }
-            for group, offsets in found.items()
+            for group, offsets in answers.items()
         }
 
     def described(self, groups: Collection[str]) -> dict[str, GroupDescription]:
         """Return the description of each group, of the classic protocol or of the newer one; one whose coordinator
         refuses to say is left out."""
         answers = self._ask("describe_groups", sorted(groups)) if groups else {}
-        found = {group: _classic(answer) for group, answer in answers.items() if answer["group_state"]}
-        dead = sorted(group for group, description in found.items() if description.state == DEAD)
+        descriptions = {group: _classic(answer) for group, answer in answers.items() if answer["group_state"]}
+        dead = sorted(group for group, description in descriptions.items() if description.state == DEAD)
         newer = self._ask("describe_consumer_groups", dead) if dead else {}
-        return found | {group: _newer(answer) for group, answer in newer.items() if not answer["error_code"]}
+        return descriptions | {group: _newer(answer) for group, answer in newer.items() if not answer["error_code"]}
 
     def assigned(self, groups: Collection[str]) -> dict[str, int]:
         """Return how many partitions the members of each group have between them; 0 for a group without members."""
-        found = self.described(groups)
-        return {group: found[group].partitions if group in found else 0 for group in groups}
+        descriptions = self.described(groups)
+        return {group: descriptions[group].partitions if group in descriptions else 0 for group in groups}
 
 
 def _classic(group: _ClassicGroup) -> GroupDescription:

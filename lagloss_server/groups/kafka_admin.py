@@ -90,21 +90,21 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
         """Return the descriptions of groups of the newer protocol, as `describe_groups` does of classic ones; none
         where the brokers do not know that protocol."""
         try:
-            found: dict[str, NewerGroup] = self._manager.run(self._describe_consumer_groups, list(groups))
+            groups_: dict[str, NewerGroup] = self._manager.run(self._describe_consumer_groups, list(groups))
         except IncompatibleBrokerVersion:
             return {}
-        return found
+        return groups_
 
     async def _describe_consumer_groups(self, groups: list[str]) -> dict[str, NewerGroup]:
         by_coordinator: dict[int, list[str]] = defaultdict(list)
         for group, coordinator in (await self._find_coordinator_ids(groups)).items():
             by_coordinator[coordinator].append(group)
-        found: dict[str, NewerGroup] = {}
+        groups_: dict[str, NewerGroup] = {}
         for coordinator, some in by_coordinator.items():
             request = ConsumerGroupDescribeRequest(group_ids=some, include_authorized_operations=False)
             response = await self._manager.send(request, node_id=coordinator)
-            found |= {group.group_id: group.to_dict() for group in response.groups}
-        return found
+            groups_ |= {group.group_id: group.to_dict() for group in response.groups}
+        return groups_
 
 
 class KafkaAdmin:

@@ -87,12 +87,15 @@ class GroupNow:
 
 def newest(readings: Iterable[PartitionNow]) -> list[PartitionNow]:
     """Return the newest reading of each partition, with all that was deleted in these; `readings`: oldest first."""
-    found: dict[GroupPartition, PartitionNow] = {}
+    partitions: dict[GroupPartition, PartitionNow] = {}
     deleted: dict[GroupPartition, int] = defaultdict(int)
     for reading in readings:
         deleted[reading.of] += reading.deleted
-        found[reading.of] = reading
-    return [replace(reading, deleted=deleted[of]) for of, reading in sorted(found.items(), key=lambda item: item[0])]
+        partitions[reading.of] = reading
+    return [
+        replace(reading, deleted=deleted[partition])
+        for partition, reading in sorted(partitions.items(), key=lambda item: item[0])
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +110,13 @@ class GroupAtRisk:
     deleted: int
 
     @classmethod
-    def of(cls, found: Sequence[PartitionNow], now_s: float) -> GroupAtRisk:
+    def of(cls, partitions: Sequence[PartitionNow], now_s: float) -> GroupAtRisk:
         """Return what these partitions of one group, at least one, come to."""
-        ahead = {one.of: one.loss_ms / 1_000 for one in found if one.loss_ms is not None}
-        messages = sum(one.at_risk or 0 for one in found if one.of in ahead)
-        deleted = sum(one.deleted for one in found)
-        of = found[0].of
-        return cls(of.node, of.group, min(ahead.values(), default=now_s), messages, len(ahead), deleted)
+        ahead = {partition.of: partition.loss_ms / 1_000 for partition in partitions if partition.loss_ms is not None}
+        messages = sum(partition.at_risk or 0 for partition in partitions if partition.of in ahead)
+        deleted = sum(partition.deleted for partition in partitions)
+        group = partitions[0].of
+        return cls(group.node, group.group, min(ahead.values(), default=now_s), messages, len(ahead), deleted)
 
     def words(self, now_s: float, clock: Callable[[float], str]) -> str:
         """Describe it: `12,000 messages of enrich at 3 partitions are deleted unread from 14:20 UTC on, in 43 min,

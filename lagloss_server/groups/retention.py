@@ -79,28 +79,28 @@ def size_front(retention_bytes: int, bytes_per_offset: float, lag: int, appends_
     """Return the front of `retention.bytes`, which moves as the log grows; None where it does not grow."""
     if appends_per_s <= 0 or bytes_per_offset <= 0:
         return None
-    kept = retention_bytes / bytes_per_offset
-    return DeletionFront("size", max(0.0, (kept - lag) / appends_per_s), appends_per_s)
+    retained = retention_bytes / bytes_per_offset
+    return DeletionFront("size", max(0.0, (retained - lag) / appends_per_s), appends_per_s)
 
 
 def fronts(
     limits: RetentionLimits, lag: int, age_ms: int | None, bytes_per_offset: float | None, appends_per_s: float | None
 ) -> list[DeletionFront]:
     """Return the fronts of a partition in which `lag` > 0 messages wait, as far as what they go by is known."""
-    found = []
+    fronts_ = []
     if limits.retention_ms is not None and age_ms is not None:
-        found.append(time_front(limits.retention_ms, age_ms, lag))
+        fronts_.append(time_front(limits.retention_ms, age_ms, lag))
     if limits.retention_bytes is not None and bytes_per_offset is not None and appends_per_s is not None:
         by_size = size_front(limits.retention_bytes, bytes_per_offset, lag, appends_per_s)
-        found += [] if by_size is None else [by_size]
-    return found
+        fronts_ += [] if by_size is None else [by_size]
+    return fronts_
 
 
 def loss_ahead(ahead: Iterable[DeletionFront], lag: int, commits_per_s: float) -> LossAhead | None:
     """Return the first loss of messages that wait now, at the group's present velocity; None if it has taken all of
     them in before a front reaches it."""
-    found = [loss for front in ahead if (loss := _meeting(front, lag, commits_per_s)) is not None]
-    return min(found, key=lambda loss: loss.in_s, default=None)
+    losses = [loss for front in ahead if (loss := _meeting(front, lag, commits_per_s)) is not None]
+    return min(losses, key=lambda loss: loss.in_s, default=None)
 
 
 def _meeting(front: DeletionFront, lag: int, commits_per_s: float) -> LossAhead | None:

@@ -84,18 +84,18 @@ def recent(readings: Sequence[OffsetReading]) -> Sequence[OffsetReading]:
     if not readings:
         return readings
     first = bisect_left(readings, readings[-1].at_ms - SPAN_MS, key=lambda reading: reading.at_ms)
-    for at in range(len(readings) - 1, first, -1):
-        if readings[at].is_reset_of(readings[at - 1]):
-            return readings[at:]
+    for index in range(len(readings) - 1, first, -1):
+        if readings[index].is_reset_of(readings[index - 1]):
+            return readings[index:]
     return readings[first:]
 
 
 def velocity(readings: Sequence[OffsetReading]) -> Velocity:
     """Return the velocity by these readings, oldest first. A partition of which nothing was ever committed has commits
     of 0 per second; one whose first commit came meanwhile, those since."""
-    found = recent(readings)
-    committed = [(reading.at_ms, reading.committed) for reading in found if reading.committed is not None]
-    appends = _rate([(reading.at_ms, reading.end) for reading in found])
+    readings_ = recent(readings)
+    committed = [(reading.at_ms, reading.committed) for reading in readings_ if reading.committed is not None]
+    appends = _rate([(reading.at_ms, reading.end) for reading in readings_])
     return Velocity(_rate(committed) if committed else None if appends is None else 0.0, appends)
 
 
@@ -110,28 +110,28 @@ def catches_up_s(lag: int, moving: Velocity) -> float | None:
 def status(readings: Sequence[OffsetReading], members: int | None) -> Status | None:
     """Return the status of a partition by these readings, oldest first, and the number of the group's members (None:
     not known); None where they do not suffice."""
-    found = recent(readings)
-    if not found:
+    readings_ = recent(readings)
+    if not readings_:
         return None
-    if found[-1].lag == 0:
+    if readings_[-1].lag == 0:
         return "ok"
-    if found[-1].committed is None:
+    if readings_[-1].committed is None:
         return NOT_COMMITTED
-    still_ms = _still_ms(found)
+    still_ms = _still_ms(readings_)
     if members == 0 and still_ms >= LEAST_MS:
         return "stopped"
     if still_ms >= FULL_MS:
         return "stalled"
-    if any(reading.lag == 0 for reading in found):
+    if any(reading.lag == 0 for reading in readings_):
         return "ok"
-    if found[-1].at_ms - found[0].at_ms < FULL_MS:
+    if readings_[-1].at_ms - readings_[0].at_ms < FULL_MS:
         return None
-    return "warning" if _grows(found) else "ok"
+    return "warning" if _grows(readings_) else "ok"
 
 
 def worst(statuses: Iterable[Status | None]) -> Status | None:
     """Return the worst of those that are known."""
-    return max((each for each in statuses if each is not None), key=STATUSES.index, default=None)
+    return max((status_ for status_ in statuses if status_ is not None), key=STATUSES.index, default=None)
 
 
 def _rate(points: Sequence[tuple[int, int]]) -> float | None:

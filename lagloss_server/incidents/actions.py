@@ -94,19 +94,21 @@ def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> 
     storable("a name", by)
     storable("a note", note or "")
     with store.engine.begin() as connection:
-        found = find(connection, prefix, lock=True)
-        if not found.is_open:
-            raise IncidentIsResolved(id=found.id, at=moment(found.resolved_at))
-        if found.acknowledged_at is not None:
-            raise AlreadyAcknowledged(id=found.id, by=found.acknowledged_by, at=moment(found.acknowledged_at))
-        at = _now(connection)
+        incident = find(connection, prefix, lock=True)
+        if not incident.is_open:
+            raise IncidentIsResolved(id=incident.id, at=moment(incident.resolved_at))
+        if incident.acknowledged_at is not None:
+            raise AlreadyAcknowledged(id=incident.id, by=incident.acknowledged_by, at=moment(incident.acknowledged_at))
+        now = _now(connection)
         connection.execute(
-            update(incident_table).where(incident_table.c.id == found.id).values(acknowledged_at=at, acknowledged_by=by)
+            update(incident_table)
+            .where(incident_table.c.id == incident.id)
+            .values(acknowledged_at=now, acknowledged_by=by)
         )
-        note_change(connection, found, "acknowledged", at, by=by, note=note)
-        notify(connection, f"acknowledged/{found.id}")
-        audit.note(connection, "incident.acknowledge", str(found.id), [found.pipeline], rule=found.rule, by=by)
-    return found.id
+        note_change(connection, incident, "acknowledged", now, by=by, note=note)
+        notify(connection, f"acknowledged/{incident.id}")
+        audit.note(connection, "incident.acknowledge", str(incident.id), [incident.pipeline], rule=incident.rule, by=by)
+    return incident.id
 
 
 def silence(
@@ -126,7 +128,7 @@ def silence(
         raise BadSilence(expected="an end within 24 h", found=f"{for_s:g} s")
     with store.engine.begin() as connection:
         starts_at = _now(connection)
-        made = Silence(
+        silence_ = Silence(
             id=secrets.token_hex(4),
             matchers=[str(matcher) for matcher in parsed],
             reason=reason.strip(),
@@ -134,11 +136,11 @@ def silence(
             starts_at=starts_at,
             ends_at=starts_at + timedelta(seconds=for_s),
         )
-        connection.execute(insert(silence_table).values(**asdict(made)))
-        notify(connection, f"silence/{made.id}")
-        detail = {"matchers": made.matchers, "until": moment(made.ends_at), "by": made.author}
-        audit.note(connection, "silence.create", made.id, _reached(connection, made.matchers), **detail)
-        return made, _open_matching(connection, parsed)
+        connection.execute(insert(silence_table).values(**asdict(silence_)))
+        notify(connection, f"silence/{silence_.id}")
+        detail = {"matchers": silence_.matchers, "until": moment(silence_.ends_at), "by": silence_.author}
+        audit.note(connection, "silence.create", silence_.id, _reached(connection, silence_.matchers), **detail)
+        return silence_, _open_matching(connection, parsed)
 
 
 def matched_words(about: Sequence[UUID]) -> str:
@@ -185,9 +187,9 @@ def _silence(row: Row[Any]) -> Silence:
     if not isinstance(row.matchers, list) or not row.matchers:  # of no matchers, all incidents would match
         raise ValueError("expected a list of matchers, found none")
     starts_at, ends_at = datetime.fromisoformat(row.starts), datetime.fromisoformat(row.ends)
-    made = Silence(row.id, row.matchers, row.reason, row.author, starts_at, ends_at, row.ended_by)
-    _ = made.parsed
-    return made
+    silence_ = Silence(row.id, row.matchers, row.reason, row.author, starts_at, ends_at, row.ended_by)
+    _ = silence_.parsed
+    return silence_
 
 
 def notify(connection: Connection, what: str) -> None:
@@ -208,18 +210,18 @@ def _parsed(matchers: Sequence[str]) -> list[Matcher]:
     try:
         return [Matcher.parse(text) for text in matchers]
     except ValueError as error:
-        _, _, found = str(error).partition("found ")
-        raise BadSilence(expected="matchers such as pipeline=clicks or rule=~lag.*", found=found) from error
+        _, _, pattern = str(error).partition("found ")
+        raise BadSilence(expected="matchers such as pipeline=clicks or rule=~lag.*", found=pattern) from error
 
 
 def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[UUID]:
     """Open incidents that these choose, by their labels and those of their pipelines' newest definitions."""
     row, labels = incident_table, pipeline_labels(connection)
     columns = (row.c.id, *(row.c[name] for name in INCIDENT_LABELS))
-    found: list[Row[Any]] = list(
+    rows: list[Row[Any]] = list(
         connection.execute(select(*columns).where(row.c.state == "open").order_by(row.c.opened_at))
     )
-    return [each.id for each in found if match_all(matchers, labels_of(each, labels.get(each.pipeline)))]
+    return [row.id for row in rows if match_all(matchers, labels_of(row, labels.get(row.pipeline)))]
 
 
 def _reached(connection: Connection, matchers: Sequence[str]) -> frozenset[str]:

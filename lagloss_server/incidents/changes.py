@@ -55,9 +55,9 @@ class IncidentChange:
 
 def note_change(
     connection: Connection,
-    of: Incident,
+    incident: Incident,
     change: str,
-    at: datetime,
+    changed_at: datetime,
     *,
     by: str | None = None,
     note: str | None = None,
@@ -65,15 +65,15 @@ def note_change(
     """Write down that something happened to an incident; `by` None: the alerter did it."""
     connection.execute(
         insert(change_table).values(
-            incident_id=of.id,
-            at=at,
+            incident_id=incident.id,
+            at=changed_at,
             change=change,
             by=by,
             note=note or None,
-            value=of.value,
-            worst=of.worst,
-            first_window=of.first_window_s,
-            last_window=of.last_window_s,
+            value=incident.value,
+            worst=incident.worst,
+            first_window=incident.first_window_s,
+            last_window=incident.last_window_s,
         )
     )
 
@@ -81,11 +81,11 @@ def note_change(
 def changes(store: Store, incident_id: UUID) -> list[IncidentChange]:
     """Return the changes of an incident, oldest first."""
     table = change_table
-    asked = select(table).where(table.c.incident_id == incident_id).order_by(table.c.id)
+    statement = select(table).where(table.c.incident_id == incident_id).order_by(table.c.id)
     with store.engine.connect() as connection:
         return [
             IncidentChange(row.at, row.change, row.by, row.note, row.value, row.worst)
-            for row in connection.execute(asked)
+            for row in connection.execute(statement)
         ]
 
 
@@ -113,5 +113,5 @@ def read_record(store: Store, prefix: str) -> IncidentRecord:
         UnknownIncident: no id begins so.
         AmbiguousIncident: several do.
     """
-    found = incident(store, prefix)
-    return IncidentRecord(found, changes(store, found.id), deliveries(store, found.id))
+    incident_ = incident(store, prefix)
+    return IncidentRecord(incident_, changes(store, incident_.id), deliveries(store, incident_.id))

@@ -81,9 +81,9 @@ class Delivery:
 def deliveries(store: Store, incident_id: UUID) -> list[Delivery]:
     """Return an incident's deliveries, sent or waiting, oldest first."""
     table = outbox_table
-    asked = select(*WITHOUT_BODY).where(table.c.incident_id == incident_id).order_by(table.c.id)
+    statement = select(*WITHOUT_BODY).where(table.c.incident_id == incident_id).order_by(table.c.id)
     with store.engine.connect() as connection:
-        return [delivery(row) for row in connection.execute(asked)]
+        return [delivery(row) for row in connection.execute(statement)]
 
 
 def failed_deliveries(store: Store, now: datetime | None = None) -> list[Delivery]:
@@ -100,7 +100,7 @@ def failed_deliveries(store: Store, now: datetime | None = None) -> list[Deliver
         .where(outbox.c.done_at > (now or datetime.now(UTC)) - FAILED_FOR)
         .subquery()
     )
-    asked = (
+    statement = (
         select(done, about.c.pipeline, about.c.rule)
         .outerjoin(about, about.c.id == done.c.incident_id)
         .where(done.c.outcome == "failed")
@@ -108,7 +108,7 @@ def failed_deliveries(store: Store, now: datetime | None = None) -> list[Deliver
         .limit(MAX_FAILED)
     )
     with store.engine.connect() as connection:
-        return [delivery(row, row.pipeline, row.rule, row.works_since) for row in connection.execute(asked)]
+        return [delivery(row, row.pipeline, row.rule, row.works_since) for row in connection.execute(statement)]
 
 
 def delivery(

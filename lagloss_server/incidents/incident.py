@@ -235,16 +235,16 @@ def incidents(
 def open_by_severity(store: Store, pipelines: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return how many incidents of each of these pipelines are open, by severity."""
     row = incident_table.c
-    asked = (
+    statement = (
         select(row.pipeline, row.severity, func.count().label("number"))
         .where(row.state == "open", tables.is_any(row.pipeline, pipelines))
         .group_by(row.pipeline, row.severity)
     )
-    found: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     with store.engine.connect() as connection:
-        for counted in connection.execute(asked):
-            found.setdefault(counted.pipeline, {})[counted.severity] = counted.number
-    return found
+        for counted in connection.execute(statement):
+            counts.setdefault(counted.pipeline, {})[counted.severity] = counted.number
+    return counts
 
 
 def chosen_incidents(
@@ -255,9 +255,9 @@ def chosen_incidents(
     offset: int = 0,
 ) -> list[Incident]:
     """Return the incidents whose rows of `incident_table` are so, in this order."""
-    asked = select(incident_table).where(*chosen).order_by(*order).limit(limit).offset(offset)
+    statement = select(incident_table).where(*chosen).order_by(*order).limit(limit).offset(offset)
     with store.engine.connect() as connection:
-        rows = connection.execute(asked).all()
+        rows = connection.execute(statement).all()
         runbooks = _own_runbooks(connection, {row.pipeline for row in rows})
         return [Incident.of_row(row, runbooks.get(row.pipeline)) for row in rows]
 
@@ -275,11 +275,11 @@ def incident(store: Store, prefix: str) -> Incident:
 
 def find(connection: Connection, prefix: str, *, lock: bool = False) -> Incident:
     """Read it within a transaction; see `incident`. `lock`: its row, for the transaction."""
-    table, wanted = incident_table, prefix.strip().lower()
-    if not _ID.fullmatch(wanted):
+    table, prefix_ = incident_table, prefix.strip().lower()
+    if not _ID.fullmatch(prefix_):
         raise UnknownIncident(id=prefix)
-    asked = select(table).where(cast(table.c.id, String).startswith(wanted)).order_by(table.c.opened_at.desc())
-    rows = connection.execute(asked.with_for_update() if lock else asked).all()
+    statement = select(table).where(cast(table.c.id, String).startswith(prefix_)).order_by(table.c.opened_at.desc())
+    rows = connection.execute(statement.with_for_update() if lock else statement).all()
     if not rows:
         raise UnknownIncident(id=prefix)
     if len(rows) > 1:
@@ -309,12 +309,16 @@ def place_words(place: Mapping[str, Any]) -> str:
     return f"{name}: {place['text']}" if place.get("text") else name
 
 
-def destination_words(there: Mapping[str, Any]) -> str:
+def destination_words(destination: Mapping[str, Any]) -> str:
     """`conn-ga: 21 of 1,951 messages lost, 98.9 % on time`, with the dead where there are some."""
-    lost, due = fmt.count_interval(Interval(**there["lost"])), fmt.counted(there["due"], "message")
-    dead = f", {fmt.count(there['dead'])} dead" if there["dead"] else ""
-    share = f", {fmt.percent(there['on_time'] / there['on_time_of'])} on time" if there["on_time_of"] else ""
-    return f"{there['name']}: {lost} of {due} lost{dead}{share}"
+    lost, due = fmt.count_interval(Interval(**destination["lost"])), fmt.counted(destination["due"], "message")
+    dead = f", {fmt.count(destination['dead'])} dead" if destination["dead"] else ""
+    share = (
+        f", {fmt.percent(destination['on_time'] / destination['on_time_of'])} on time"
+        if destination["on_time_of"]
+        else ""
+    )
+    return f"{destination['name']}: {lost} of {due} lost{dead}{share}"
 
 
 def example_words(example: Mapping[str, Any]) -> str:
@@ -324,8 +328,8 @@ def example_words(example: Mapping[str, Any]) -> str:
         return f"late: {late_words(example['lag_ms'], example.get('hop'), example.get('hop_ms'))}"
     places, last = ", ".join(map(str, example.get("places") or ())), example.get("last_checkpoint")
     reason = f" ({one_line(example['reason'], _MAX_REASON)})" if example.get("reason") else ""
-    seen = f", last seen at {last}" if last else ""
-    return f"{example.get('kind', '')}{f' at {places}' if places else ''}{reason}{seen}"
+    last_seen = f", last seen at {last}" if last else ""
+    return f"{example.get('kind', '')}{f' at {places}' if places else ''}{reason}{last_seen}"
 
 
 def _own_runbooks(connection: Connection, pipelines: Set[str]) -> dict[str, str]:
@@ -333,8 +337,10 @@ def _own_runbooks(connection: Connection, pipelines: Set[str]) -> dict[str, str]
     behind."""
     pipeline = table_of(tables.PipelineRow)
     base = pipeline.c.definition["spec"]["alerts"]["runbook"].astext
-    found: dict[str, str | None] = {}
-    asked = select(pipeline.c.name, base).where(tables.is_any(pipeline.c.name, pipelines)).order_by(pipeline.c.version)
-    for name, address in connection.execute(asked):
-        found[name] = address
-    return {name: address for name, address in found.items() if address}
+    runbooks: dict[str, str | None] = {}
+    statement = (
+        select(pipeline.c.name, base).where(tables.is_any(pipeline.c.name, pipelines)).order_by(pipeline.c.version)
+    )
+    for name, address in connection.execute(statement):
+        runbooks[name] = address
+    return {name: address for name, address in runbooks.items() if address}

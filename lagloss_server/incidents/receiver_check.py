@@ -45,8 +45,8 @@ def request_test(store: Store, receiver: str, by: str) -> int:
     with store.engine.begin() as connection:
         names = list(connection.execute(select(receiver_table.c.name).order_by(receiver_table.c.name)).scalars())
         if receiver not in names:
-            known = f"are {', '.join(names)}" if names else "is none: no alerter has led yet"
-            raise UnknownReceiver(receiver=receiver, known=known)
+            receivers = f"are {', '.join(names)}" if names else "is none: no alerter has led yet"
+            raise UnknownReceiver(receiver=receiver, known=receivers)
         message = insert(outbox_table).values(
             receiver=receiver, action="test", change="test", group_key="test", body=body(by, time.time())
         )
@@ -78,7 +78,7 @@ def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> CheckOu
 def body(by: str, now_s: float) -> dict[str, Any]:
     """Return a body in the shape of an incident's, so that every receiver shows it like one."""
     start_s = int(now_s) // 60 * 60
-    at, since = moment(datetime.fromtimestamp(now_s, UTC)), rfc3339(start_s)
+    sent_at, since = moment(datetime.fromtimestamp(now_s, UTC)), rfc3339(start_s)
     return {
         "version": 1,
         "type": "test",
@@ -91,7 +91,7 @@ def body(by: str, now_s: float) -> dict[str, Any]:
             "severity": "warning",
             "state": "open",
             "labels": {},
-            "opened_at": at,
+            "opened_at": sent_at,
             "resolved_at": None,
             "resolved_because": None,
             "acknowledged_at": None,
@@ -124,9 +124,9 @@ def body(by: str, now_s: float) -> dict[str, Any]:
 
 def _row(store: Store, message: int) -> Row[Any]:
     columns = ("receiver", "done_at", "outcome", "attempts", "last_error")
-    asked = select(*(outbox_table.c[name] for name in columns)).where(outbox_table.c.id == message)
+    statement = select(*(outbox_table.c[name] for name in columns)).where(outbox_table.c.id == message)
     with store.engine.connect() as connection:
-        return connection.execute(asked).one()
+        return connection.execute(statement).one()
 
 
 def _take_back(store: Store, message: int) -> bool:

@@ -89,7 +89,7 @@ def _courses(store: Store, *chosen: ColumnElement[bool]) -> list[Course]:
         .where(change.c.incident_id == row.c.id, change.c.change == "acknowledged")
         .scalar_subquery()
     )
-    asked = (
+    statement = (
         select(
             row.c.severity,
             row.c.rule,
@@ -104,17 +104,17 @@ def _courses(store: Store, *chosen: ColumnElement[bool]) -> list[Course]:
     )
     with store.engine.connect() as connection:
         return [
-            Course(found.severity, found.rule, found.opened_at, found.acknowledged_at, found.resolved_at, found.because)
-            if found.state == "resolved"
-            else Course(found.severity, found.rule, found.opened_at, found.acknowledged_at, None, None)
-            for found in connection.execute(asked)
+            Course(row.severity, row.rule, row.opened_at, row.acknowledged_at, row.resolved_at, row.because)
+            if row.state == "resolved"
+            else Course(row.severity, row.rule, row.opened_at, row.acknowledged_at, None, None)
+            for row in connection.execute(statement)
         ]
 
 
-def by(key: Callable[[Course], str], of: Iterable[Course]) -> dict[str, Times]:
+def by(key: Callable[[Course], str], courses_: Iterable[Course]) -> dict[str, Times]:
     """Return the times of each group, by its name."""
     groups: dict[str, list[Course]] = {}
-    for course in of:
+    for course in courses_:
         groups.setdefault(key(course), []).append(course)
     return {name: Times.of(groups[name]) for name in sorted(groups)}
 
@@ -127,8 +127,8 @@ def time_to_repair_s(incident: Incident) -> float | None:
     return (ended - incident.opened_at).total_seconds()
 
 
-def _or_none(average: Callable[[Sequence[float]], float], of: Sequence[float]) -> float | None:
-    return average(of) if of else None
+def _or_none(average: Callable[[Sequence[float]], float], values: Sequence[float]) -> float | None:
+    return average(values) if values else None
 
 
 def _utc(epoch_s: float) -> datetime:

@@ -106,18 +106,18 @@ class ProgressCuts:
     @property
     def cuts(self) -> tuple[float, ...]:
         """Where messages that are alike by their checkpoints may be judged differently, ascending."""
-        found = {cut for overtaken in self.overtaken.values() for cut in overtaken.cuts}
-        return tuple(sorted(cut for cut in (*found, self.overdue) if math.isfinite(cut)))
+        cuts_ = {cut for overtaken in self.overtaken.values() for cut in overtaken.cuts}
+        return tuple(sorted(cut for cut in (*cuts_, self.overdue) if math.isfinite(cut)))
 
 
 def implied(graph: Graph, mask: int) -> int:
     """Rule 1: the checkpoints a message is implied at, given those it is at."""
     result = 0
-    at = mask
-    while at:
-        low = at & -at
+    implied_mask = mask
+    while implied_mask:
+        low = implied_mask & -implied_mask
         result |= graph.dominators[low.bit_length() - 1]
-        at ^= low
+        implied_mask ^= low
     return result
 
 
@@ -128,8 +128,8 @@ def is_unexplained(graph: Graph, mask: int) -> bool:
 
 def missing_places(graph: Graph, mask: int) -> tuple[GraphPlace, ...]:
     """Rules 3 and 5: the places where a message with this pattern is missing, or is held by a retrier."""
-    there = implied(graph, mask)
-    missing = tuple(place for place in graph.places if place.is_missing(mask, there))
+    implied_mask = implied(graph, mask)
+    missing = tuple(place for place in graph.places if place.is_missing(mask, implied_mask))
     ended = graph.delivery_mask | graph.dead_mask | graph.filtered_mask
     # a trail that ends in a retrier, with a hole where it was handed over: the retrier has it
     return missing if missing or mask & ended else graph.held_by(mask)
@@ -139,15 +139,17 @@ def is_unsettled(graph: Graph, mask: int) -> bool:
     """Return whether time may still change what became of messages with this pattern, here or at a destination."""
     if missing_places(graph, mask):
         return True
-    there = implied(graph, mask)
-    return any(there & to.part and not (mask & (to.at | to.filtered) or to.is_dead(mask)) for to in graph.destinations)
+    implied_mask = implied(graph, mask)
+    return any(
+        implied_mask & to.part and not (mask & (to.at | to.filtered) or to.is_dead(mask)) for to in graph.destinations
+    )
 
 
 def is_missing_outside(graph: Graph, mask: int) -> bool:
     """Rule 15: return whether messages with this pattern are missing at a place in no destination's part."""
     parts = functools.reduce(int.__or__, (destination.part for destination in graph.destinations))
-    there = implied(graph, mask)
-    missing = [place for place in graph.places if place.is_missing(mask, there)]
+    implied_mask = implied(graph, mask)
+    missing = [place for place in graph.places if place.is_missing(mask, implied_mask)]
     if missing or not missing_places(graph, mask):
         return any(not place.origin & parts for place in missing)
     return not any(graph.handed(place, mask) & parts for place in missing_places(graph, mask))
@@ -168,13 +170,13 @@ def _overtaken(place: GraphPlace, evidence: Evidence, margin_ms: int) -> Overtak
         stands_in = any(checkpoint in evidence.later_due for checkpoint in place.exits)
         return Overtaken(math.inf if stands_in else -math.inf)
     before = progress.until - margin_ms
-    held: list[tuple[float, float]] = []
+    skews: list[tuple[float, float]] = []
     for start, end in sorted((until - margin_ms, min(end, before)) for until, end in progress.dead):
-        if held and start <= held[-1][1]:
-            held[-1] = (held[-1][0], max(held[-1][1], end))
+        if skews and start <= skews[-1][1]:
+            skews[-1] = (skews[-1][0], max(skews[-1][1], end))
         elif start < end:
-            held.append((start, end))
-    return Overtaken(before, tuple(held))
+            skews.append((start, end))
+    return Overtaken(before, tuple(skews))
 
 
 def is_before(pattern: Pattern, cut: float) -> bool:
@@ -285,8 +287,8 @@ class Scale:
     def factor(self) -> float:
         return SAMPLE_ALL / self.sample
 
-    def count(self, seen: int) -> int:
-        return seen if self.sample == SAMPLE_ALL else round(seen * self.factor)
+    def count(self, seen_mask: int) -> int:
+        return seen_mask if self.sample == SAMPLE_ALL else round(seen_mask * self.factor)
 
     def interval(self, fates: Mapping[Fate, int]) -> Interval:
         """Return the loss interval of messages with these fates, widened by what sampling leaves unsure."""
@@ -377,7 +379,7 @@ def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplet
 
 def patterns_of(side: Side, patterns: Iterable[Pattern]) -> list[Pattern]:
     """Rule 18: return the patterns of the messages of a side; an id that is on two sides is a message of each."""
-    return [replace(found, mask=found.mask & side.mask) for found in patterns if found.mask & side.mask]
+    return [replace(pattern, mask=pattern.mask & side.mask) for pattern in patterns if pattern.mask & side.mask]
 
 
 def _of_sources(
@@ -387,16 +389,16 @@ def _of_sources(
     ahead: ProgressCuts,
     incomplete: frozenset[str],
 ) -> tuple[FateCounts, ...]:
-    found = []
+    counts = []
     for number, source in enumerate(graph.sources):
         side = graph.side_of(source)
-        at = graph.sides.index(side)
+        index = graph.sides.index(side)
         if len(side.sources) == 1:
-            found.append(sides[at])
+            counts.append(sides[index])
         else:
-            mine = [each for each in patterns[at] if is_of_source(graph, number, each.mask)]
-            found.append(_count_fates(graph, mine, ahead, incomplete, side))
-    return tuple(found)
+            mine = [pattern for pattern in patterns[index] if is_of_source(graph, number, pattern.mask)]
+            counts.append(_count_fates(graph, mine, ahead, incomplete, side))
+    return tuple(counts)
 
 
 def is_of_source(graph: Graph, source: int, mask: int) -> bool:
@@ -425,12 +427,12 @@ def _count_fates(
             unsure[label] += pattern.count
         if are_sources_complete and is_unexplained(graph, pattern.mask):
             unexplained += pattern.count
-        for at, destination in enumerate(graph.destinations):
+        for index, destination in enumerate(graph.destinations):
             fate = judge_pattern_at(graph, destination, pattern, ahead, incomplete)
             if fate is not None:
-                due[at][fate] += pattern.count
+                due[index][fate] += pattern.count
             if fate is Fate.DELIVERED and pattern.on_time:
-                on_time[at] += pattern.on_time[at]
+                on_time[index] += pattern.on_time[index]
         outside += pattern.count if is_missing_outside(graph, pattern.mask) else 0
     return FateCounts(fates, certain, unsure, unexplained, tuple(due), tuple(on_time), outside)
 
@@ -440,20 +442,22 @@ def _proven_counts(graph: Graph, facts: WindowFacts, side: Side) -> FateCounts:
 
     def count(mask: int) -> int:
         mask &= side.mask
-        return sum(there.beacons for name, there in facts.checkpoints.items() if mask >> graph.bit[name] & 1)
+        return sum(checkpoint.beacons for name, checkpoint in facts.checkpoints.items() if mask >> graph.bit[name] & 1)
 
-    def ended(at: int, dead: int, filtered: int) -> Counter[Fate]:
-        return Counter({Fate.DELIVERED: count(at), Fate.DEAD: count(dead), Fate.FILTERED: count(filtered)})
+    def ended(index: int, dead: int, filtered: int) -> Counter[Fate]:
+        return Counter({Fate.DELIVERED: count(index), Fate.DEAD: count(dead), Fate.FILTERED: count(filtered)})
 
     return FateCounts(
         fates=ended(graph.delivery_mask, graph.dead_mask, graph.filtered_mask),
         certain=Counter(),
         unsure=Counter(),
         unexplained=0,
-        due=tuple(ended(there.at, there.dead, there.filtered) for there in graph.destinations),
+        due=tuple(ended(destination.at, destination.dead, destination.filtered) for destination in graph.destinations),
         on_time=tuple(
-            lags.count_up_to(graph.definition.spec.sla.lag_at(there.name).target) if there.at & side.mask else 0
-            for there, lags in zip(graph.destinations, facts.arrivals, strict=True)
+            lags.count_up_to(graph.definition.spec.sla.lag_at(destination.name).target)
+            if destination.at & side.mask
+            else 0
+            for destination, lags in zip(graph.destinations, facts.arrivals, strict=True)
         ),
         outside=0,
     )
@@ -540,17 +544,17 @@ def _destinations(graph: Graph, facts: WindowFacts, census: FateCounts, scale: S
     """Rule 15, in the order of the flow."""
     return tuple(
         DestinationCounts(
-            name=there.name,
+            name=destination.name,
             messages=scale.count(sum(fates.values())),
             delivered=scale.count(fates[Fate.DELIVERED]),
             filtered=scale.count(fates[Fate.FILTERED]),
             dead=scale.count(fates[Fate.DEAD]),
             pending=scale.count(fates[Fate.PENDING]),
             lost=replace(scale, messages=sum(fates.values())).interval(fates),
-            on_time_share=census.on_time[at] / _asked(fates) if _asked(fates) else None,
-            e2e_lag_ms=Lags.of(facts.arrivals[at] if facts.arrivals else Sketch()),
+            on_time_share=census.on_time[index] / _asked(fates) if _asked(fates) else None,
+            e2e_lag_ms=Lags.of(facts.arrivals[index] if facts.arrivals else Sketch()),
         )
-        for at, (there, fates) in enumerate(zip(graph.destinations, census.due, strict=True))
+        for index, (destination, fates) in enumerate(zip(graph.destinations, census.due, strict=True))
     )
 
 
@@ -564,13 +568,13 @@ def parents_not_whole(
     if not lost + maybe:
         return Interval(0, 0)
     parents: dict[Fate, list[str | None]] = {Fate.LOST: [], Fate.PERHAPS: [], Fate.OVERDUE: []}
-    for found in facts.missing:
-        mask = found.mask & side.mask
+    for missing in facts.missing:
+        mask = missing.mask & side.mask
         if mask and is_of_source(graph, source, mask):
-            pattern = Pattern(mask, 1, (), found.last_seen_ms, found.last_seen_ms)
+            pattern = Pattern(mask, 1, (), missing.last_seen_ms, missing.last_seen_ms)
             fate = judge_pattern(graph, pattern, ahead, incomplete).fate
             if fate in parents:
-                parents[fate].append(None if found.name is None else parent_of(found.name))
+                parents[fate].append(None if missing.name is None else parent_of(missing.name))
     every = [parent for found_there in parents.values() for parent in found_there]
     if None in every or len(every) != lost + maybe:
         return None
@@ -587,7 +591,7 @@ def _sources(
     """Rules 17 and 19, in the order of the flow."""
     return tuple(
         SourceCounts(
-            name=graph.sources[at],
+            name=graph.sources[index],
             messages=scale.count(mine.messages),
             delivered=scale.count(mine.fates[Fate.DELIVERED]),
             filtered=scale.count(mine.fates[Fate.FILTERED]),
@@ -596,32 +600,32 @@ def _sources(
             lost=replace(scale, messages=mine.messages).interval(mine.fates),
             on_time_share=sum(mine.on_time) / mine.on_time_of if mine.on_time_of else None,
             on_time_of=scale.count(mine.on_time_of),
-            e2e_lag_ms=Lags.of(facts.source_arrivals[at] if facts.source_arrivals else Sketch()),
-            parents_not_whole=not_whole.get(at, UNSET),
+            e2e_lag_ms=Lags.of(facts.source_arrivals[index] if facts.source_arrivals else Sketch()),
+            parents_not_whole=not_whole.get(index, UNSET),
         )
-        for at, mine in enumerate(census.sources)
+        for index, mine in enumerate(census.sources)
     )
 
 
 def _crashes(graph: Graph, evidence: Evidence) -> tuple[Crash, ...]:
     """Rule 16: the dead emitters that leave a node incomplete for good, in the order of the flow."""
-    found = [Crash(state.node, str(UUID(bytes=state.emitter))) for state in evidence.silent()]
-    known = [crash for crash in found if crash.node in graph.nodes]
-    return tuple(sorted(known, key=lambda crash: (graph.nodes.index(crash.node), crash.emitter)))
+    crashes = [Crash(state.node, str(UUID(bytes=state.emitter))) for state in evidence.silent()]
+    known_crashes = [crash for crash in crashes if crash.node in graph.nodes]
+    return tuple(sorted(known_crashes, key=lambda crash: (graph.nodes.index(crash.node), crash.emitter)))
 
 
 def _reasons_by_node(graph: Graph, facts: WindowFacts, scale: Scale) -> dict[str, dict[str, dict[str, int]]] | None:
     """Count why messages were filtered or dead, in the order of the flow; None where no beacon was read."""
     if facts.proven:
         return None
-    found: dict[str, dict[str, dict[str, int]]] = {}
+    reasons: dict[str, dict[str, dict[str, int]]] = {}
     for node in graph.nodes:
         for exit_ in EXITS_WITH_REASON:
             counts = bounded_reasons(facts.reasons.get(f"{node}.{exit_}", {}))
             if counts:
                 scaled = {reason: scale.count(count) for reason, count in counts.items()}
-                found.setdefault(node, {})[exit_] = scaled
-    return found
+                reasons.setdefault(node, {})[exit_] = scaled
+    return reasons
 
 
 def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) -> tuple[UndeclaredCheckpoint, ...]:
@@ -643,13 +647,13 @@ def _sides(
     incomplete: frozenset[str],
 ) -> tuple[SideCounts, ...]:
     """Rule 18, in the order of the flow."""
-    found = []
+    sides = []
     for side, mine in zip(graph.sides, census.sides, strict=True):
         ends = zip(graph.destinations, destinations, strict=True)
         lost = replace(scale, messages=mine.messages).interval(mine.fates)
         messages, pending = scale.count(mine.messages), scale.count(mine.fates[Fate.PENDING])
-        own = [row for there, row in ends if there.at & side.mask]
-        found.append(
+        own = [row for destination, row in ends if destination.at & side.mask]
+        sides.append(
             SideCounts(
                 name=side.name,
                 nodes=side.nodes,
@@ -664,13 +668,13 @@ def _sides(
                 loss_ratio=loss_ratio(lost, messages),
             )
         )
-    return tuple(found)
+    return tuple(sides)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Rule 18: return the verdict of a pipeline with sides of these."""
-    found, order = set(verdicts), ("loss", "unknown", "ok", "idle")
-    return next(verdict for verdict in order if verdict in found)
+    existing, order = set(verdicts), ("loss", "unknown", "ok", "idle")
+    return next(verdict for verdict in order if verdict in existing)
 
 
 def _verdict(
@@ -690,12 +694,21 @@ def _verdict(
     if messages:
         verdict = _judge_loss(messages, lost, pending, sla.loss.max, sources_complete)
     verdicts = [verdict] + [
-        _judge_loss(there.messages, there.lost, there.pending, sla.loss_at(there.name).max, sources_complete)
-        for there in destinations
-        if there.name in sla.destinations and there.messages and there.lost is not None and there.pending is not None
+        _judge_loss(
+            destination.messages,
+            destination.lost,
+            destination.pending,
+            sla.loss_at(destination.name).max,
+            sources_complete,
+        )
+        for destination in destinations
+        if destination.name in sla.destinations
+        and destination.messages
+        and destination.lost is not None
+        and destination.pending is not None
     ]
     worst_first: tuple[Verdict, ...] = ("loss", "unknown")
-    return next((each for each in worst_first if each in verdicts), verdict)
+    return next((verdict for verdict in worst_first if verdict in verdicts), verdict)
 
 
 def _judge_loss(messages: int, lost: Interval, pending: int, most: float, sources_complete: bool) -> Verdict:

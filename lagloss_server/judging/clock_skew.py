@@ -53,10 +53,10 @@ class Skew:
             (this_minute, this_ms), (last_minute, least_ms) = other.smallest[0], self.smallest[0]
             if this_minute == last_minute and this_ms >= least_ms:
                 return self
-        found: dict[int, int] = {}
+        least: dict[int, int] = {}
         for minute, ms in (*self.smallest, *other.smallest):
-            found[minute] = min(ms, found.get(minute, ms))
-        newest = sorted(found.items(), reverse=True)
+            least[minute] = min(ms, least.get(minute, ms))
+        newest = sorted(least.items(), reverse=True)
         return Skew((*newest[:MINUTES_KEPT], *_extremes(newest)))
 
     @property
@@ -77,18 +77,18 @@ NO_SKEW: Final = Skew()
 
 def _extremes(newest: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the earlier minutes that were further off than each later one, but for the newest, which goes on."""
-    found: list[tuple[int, int]] = []
+    extremes: list[tuple[int, int]] = []
     low = high = newest[1][1] if len(newest) > 1 else 0
     for minute, ms in newest[MINUTES_KEPT:]:
         if abs(ms) >= STEP_MS and not low <= ms <= high:
-            found.append((minute, ms))
+            extremes.append((minute, ms))
             low, high = min(low, ms), max(high, ms)
-    return found[:STEPS_KEPT]
+    return extremes[:STEPS_KEPT]
 
 
 def apart_ms(skews_ms: Iterable[int]) -> int:
     """Return how far apart any two of these clocks are, the broker's among them: in whole seconds, rounded up, so that
     a result does not change with each report; 0 below one second."""
-    found = [0, *skews_ms]
-    apart = max(found) - min(found)
+    skews = [0, *skews_ms]
+    apart = max(skews) - min(skews)
     return 0 if apart < AGREE_WITHIN_MS else -(-apart // 1000) * 1000

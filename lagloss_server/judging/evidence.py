@@ -204,8 +204,8 @@ class Evidence:
         return all(map(self._is_through, sources))
 
     def _is_through(self, source: str) -> bool:
-        known = [state for state in self.emitters if state.node == source and not self._is_given_up(state)]
-        return bool(known) and all(state.closed or self.is_final(state) for state in known)
+        states = [state for state in self.emitters if state.node == source and not self._is_given_up(state)]
+        return bool(states) and all(state.closed or self.is_final(state) for state in states)
 
     def progress(self, checkpoint: str) -> PlaceProgress | None:
         """Return how far the lanes of a place's checkpoint have come (rule 4); None where no emitter reported any."""

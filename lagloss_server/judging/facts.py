@@ -180,7 +180,8 @@ class WindowFacts:
         raw, sketches = msgspec.json.decode(text), unpack_sketches(rest)
         return cls(
             patterns=tuple(
-                Pattern(int(mask, 16), count, tuple(on_time), *seen) for mask, count, on_time, *seen in raw["patterns"]
+                Pattern(int(mask, 16), count, tuple(on_time), *times)
+                for mask, count, on_time, *times in raw["patterns"]
             ),
             checkpoints={
                 name: CheckpointFacts(beacons, replayed, distinct, duplicates, sketches[lags], *more)
@@ -252,8 +253,8 @@ def merge_patterns(patterns: Iterable[Pattern], cuts: tuple[float, ...]) -> tupl
 
 
 def _add_patterns(a: Pattern, b: Pattern) -> Pattern:
-    firsts = [seen for seen in (a.seen_first_ms, b.seen_first_ms) if seen is not None]
-    lasts = [seen for seen in (a.seen_last_ms, b.seen_last_ms) if seen is not None]
+    firsts = [time_ms for time_ms in (a.seen_first_ms, b.seen_first_ms) if time_ms is not None]
+    lasts = [time_ms for time_ms in (a.seen_last_ms, b.seen_last_ms) if time_ms is not None]
     on_time = tuple(map(sum, zip_longest(a.on_time, b.on_time, fillvalue=0)))
     return Pattern(a.mask, a.count + b.count, on_time, min(firsts, default=None), max(lasts, default=None))
 

@@ -69,9 +69,9 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         nothing = Lags.of(Sketch())  # which of the messages that arrived were its own, only a closing can determine
         return SourceCounts(name, seen([f"{name}.in"]), None, None, None, None, None, None, None, nothing)
 
-    def side(of: Side) -> SideCounts:
-        messages = seen(f"{name}.in" for name in of.sources)
-        return SideCounts(of.name, of.nodes, None, messages, *[None] * 7)
+    def side(side_: Side) -> SideCounts:
+        messages = seen(f"{name}.in" for name in side_.sources)
+        return SideCounts(side_.name, side_.nodes, None, messages, *[None] * 7)
 
     return Window(
         pipeline=graph.definition.name,
@@ -102,17 +102,17 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         links=tuple(link(link_.source, link_.target, link_.out) for link_ in graph.links),
         destinations=tuple(
             DestinationCounts(
-                name=there.name,
+                name=destination.name,
                 messages=None,
-                delivered=seen(graph.names(there.at)),
-                filtered=seen(graph.names(there.filtered)),
-                dead=seen(graph.names(there.dead)),
+                delivered=seen(graph.names(destination.at)),
+                filtered=seen(graph.names(destination.filtered)),
+                dead=seen(graph.names(destination.dead)),
                 pending=None,
                 lost=None,
                 on_time_share=None,
-                e2e_lag_ms=Lags.of(merged(*graph.names(there.at))),
+                e2e_lag_ms=Lags.of(merged(*graph.names(destination.at))),
             )
-            for there in graph.destinations
+            for destination in graph.destinations
         ),
         sides=tuple(map(side, graph.sides)) if len(graph.sides) > 1 else (),
         sources=tuple(source(name) for name in graph.sources) if len(graph.sources) > 1 else (),

@@ -58,8 +58,8 @@ def pack_sketches(sketches: Sequence[Sketch]) -> bytes:
     firsts = (np.cumsum(sizes) - sizes)[sizes > 0]
     empty = np.diff(keys, prepend=0) - 1
     empty[firsts] = 0
-    at = np.flatnonzero(empty)
-    numbers = np.concatenate(([len(sketches)], sizes, keys[firsts], np.insert(counts, at, -empty[at])))
+    positions = np.flatnonzero(empty)
+    numbers = np.concatenate(([len(sketches)], sizes, keys[firsts], np.insert(counts, positions, -empty[positions])))
     # what looks like a repetition in counts is chance: Z_FILTERED codes them one by one, in 1 to 8 % fewer bytes
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, _MEMORY, zlib.Z_FILTERED)
     return compressor.compress(encode_longs(numbers)) + compressor.flush()
@@ -74,13 +74,13 @@ def unpack_sketches(packed: bytes) -> list[Sketch]:
     lowest, bins = rest[:filled].tolist(), rest[filled:]
     is_bin = bins >= 0
     keys, counts = np.cumsum(np.where(is_bin, 1, -bins))[is_bin], bins[is_bin]
-    found, at = [], 0
+    sketches, position = [], 0
     for size in sizes.tolist():
-        here = slice(at, at + size)
-        at += size
+        span = slice(position, position + size)
+        position += size
         if size:
-            own = keys[here]
-            found.append(Sketch((own + (lowest.pop(0) - own[0])).astype(np.int32), counts[here]))
+            own = keys[span]
+            sketches.append(Sketch((own + (lowest.pop(0) - own[0])).astype(np.int32), counts[span]))
         else:
-            found.append(Sketch())
-    return found
+            sketches.append(Sketch())
+    return sketches

@@ -131,7 +131,7 @@ class PickedMessages:
             hops=parts[0].hops,
             names=tuple(name for part in parts for name in part.names),
             masks=tuple(mask for part in parts for mask in part.masks),
-            numbers={name: np.concatenate([each[name] for each in rows]) for name in rows[0]},
+            numbers={name: np.concatenate([picked[name] for picked in rows]) for name in rows[0]},
             totals=totals,
             good=good,
             good_late=good_late,
@@ -165,17 +165,17 @@ class PickedMessages:
         limits = good_limits(good) if any(totals.values()) else {}
         within = mixed < np.array([limits.get(mask, 0) for mask in self.masks], np.uint64)
         what[~within | is_late | is_dead] &= ~np.uint8(GOOD)
-        kept = np.flatnonzero(what)
-        if not kept.size:
+        rows = np.flatnonzero(what)
+        if not rows.size:
             return PickedMessages()
-        kept = kept[np.argsort(self["ids"][kept], kind="stable")]
-        numbers = {**{name: values[kept] for name, values in self.numbers.items()}, "what": what[kept]}
+        rows = rows[np.argsort(self["ids"][rows], kind="stable")]
+        numbers = {**{name: values[rows] for name, values in self.numbers.items()}, "what": what[rows]}
         for name, none in (("lag_ms", 0), ("hop", -1), ("hop_ms", -1)):
-            numbers[name][~is_late[kept]] = none
-        found = replace(
+            numbers[name][~is_late[rows]] = none
+        picked = replace(
             self,
-            names=tuple(self.names[row] for row in kept.tolist()),
-            masks=tuple(self.masks[row] for row in kept.tolist()),
+            names=tuple(self.names[row] for row in rows.tolist()),
+            masks=tuple(self.masks[row] for row in rows.tolist()),
             numbers=numbers,
             totals=totals,
             good=good,
@@ -185,16 +185,16 @@ class PickedMessages:
             name: tuple(sorted(getattr(self, name)[code] for code in np.unique(numbers[column]).tolist() if code >= 0))
             for column, name in _CODES.items()
         }
-        return replace(found, **texts, numbers=found._renumbered(texts))
+        return replace(picked, **texts, numbers=picked._renumbered(texts))
 
     def _renumbered(self, texts: Mapping[str, Sequence[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return the numbers with codes for these texts, which hold all that rows refer to."""
-        found = dict(self.numbers)
+        numbers = dict(self.numbers)
         for column, name in _CODES.items():
             places = {text: number for number, text in enumerate(texts[name])}
             codes = np.array([*(places.get(text, -1) for text in getattr(self, name)), -1], np.int16)
-            found[column] = codes[found[column]]
-        return found
+            numbers[column] = codes[numbers[column]]
+        return numbers
 
     def pack(self) -> bytes:
         """Return the messages as compressed bytes: a line of JSON, then the numbers; empty for none."""

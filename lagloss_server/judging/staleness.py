@@ -39,18 +39,18 @@ class SeenMinutes:
 
     def back_from(self, window_start_s: int) -> Iterator[tuple[int, float]]:
         """Yield the minutes up to this one, newest first, as far as one looks back."""
-        for at in range(bisect_right(self._starts, window_start_s) - 1, -1, -1):
-            start_s = self._starts[at]
+        for index in range(bisect_right(self._starts, window_start_s) - 1, -1, -1):
+            start_s = self._starts[index]
             if start_s <= window_start_s - LOOK_BACK_S:
                 return
             yield start_s, self._lowest_ms[start_s]
 
     def first_after(self, start_s: int) -> int | None:
-        at = bisect_right(self._starts, start_s)
-        return self._starts[at] if at < len(self._starts) else None
+        index = bisect_right(self._starts, start_s)
+        return self._starts[index] if index < len(self._starts) else None
 
 
-def staleness_ms(window_start_s: int, seen: SeenMinutes, came: SeenMinutes) -> float | None:
+def staleness_ms(window_start_s: int, seen_minutes: SeenMinutes, came: SeenMinutes) -> float | None:
     """Return the staleness of a checkpoint as of a window's end, by the minutes in which it has beacons, and those in
     which messages came in at its sources; None if it has none within the look-back.
 
@@ -60,13 +60,13 @@ def staleness_ms(window_start_s: int, seen: SeenMinutes, came: SeenMinutes) -> f
     """
     end_s = window_start_s + WINDOW_S
     freshest: tuple[float, int, float] | None = None
-    for start_s, lowest_ms in seen.back_from(window_start_s):
+    for start_s, lowest_ms in seen_minutes.back_from(window_start_s):
         age_ms = event_age_s(start_s, end_s) * 1_000
         if freshest is not None and age_ms >= freshest[0]:
             break
         if lowest_ms <= age_ms + FRESH_MS:
-            found = (max(age_ms, lowest_ms), start_s, lowest_ms)
-            freshest = found if freshest is None else min(freshest, found)
+            staleness = (max(age_ms, lowest_ms), start_s, lowest_ms)
+            freshest = staleness if freshest is None else min(freshest, staleness)
     if freshest is None:
         return None
     stale_ms, start_s, lowest_ms = freshest
@@ -79,7 +79,9 @@ def staleness_ms(window_start_s: int, seen: SeenMinutes, came: SeenMinutes) -> f
 def lowest_lags_ms(facts: WindowFacts) -> dict[str, float]:
     """Return the lowest lag of each checkpoint with live beacons."""
     return {
-        name: bin_value_ms(int(there.lags.keys[0])) for name, there in facts.checkpoints.items() if there.lags.keys.size
+        name: bin_value_ms(int(checkpoint.lags.keys[0]))
+        for name, checkpoint in facts.checkpoints.items()
+        if checkpoint.lags.keys.size
     }
 
 
@@ -87,7 +89,7 @@ def awaited(graph: Graph, result: Window) -> frozenset[str]:
     """Return the checkpoints that messages of a window had to pass on their way to a destination that they are due
     at, and those that the messages of each of several sources had to pass, whichever destination they went to."""
     due = DueMessages.of(result)
-    ends = [there for there in graph.destinations if due.at(there.name)]
+    ends = [destination for destination in graph.destinations if due.at(destination.name)]
     passed = 0
     for there in ends:
         passed |= graph.dominators[there.at.bit_length() - 1]
@@ -116,11 +118,11 @@ class DueMessages:
     @classmethod
     def of(cls, window: Window) -> DueMessages:
         """Read them from a closed window."""
-        asked = {there.name: there.on_time_of or 0 for there in window.destinations}
+        due = {destination.name: destination.on_time_of or 0 for destination in window.destinations}
         _, total = on_time_counts(window)
-        rounded = 2 * len(asked) if window.sample < 1 else 0  # scaled counts do not add up exactly
-        is_outside = total > sum(asked.values()) + rounded
-        return cls({} if is_outside else asked, total)
+        rounded = 2 * len(due) if window.sample < 1 else 0  # scaled counts do not add up exactly
+        is_outside = total > sum(due.values()) + rounded
+        return cls({} if is_outside else due, total)
 
     def at(self, destination: str | None) -> bool:
         """Return whether any is due at a destination; None: at any."""

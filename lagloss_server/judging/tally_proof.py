@@ -62,7 +62,9 @@ def proven_facts(graph: Graph, tallies: Iterable[tuple[TallyState, Sketch]]) -> 
     arrivals = tuple(checkpoints[name].lags if name in checkpoints else Sketch() for name in graph.delivery)
     sides = [graph.side_of(source) for source in graph.sources]  # one each
     by_source = [
-        Sketch.merged(lags for there, lags in zip(graph.destinations, arrivals, strict=True) if there.at & side.mask)
+        Sketch.merged(
+            lags for destination, lags in zip(graph.destinations, arrivals, strict=True) if destination.at & side.mask
+        )
         for side in sides
     ]
     return WindowFacts(
@@ -96,11 +98,11 @@ def _adds_up(graph: Graph, tallies: Iterable[TallyState]) -> bool:
         count[tally.checkpoint] += tally.beacons
         id_sum[tally.checkpoint] += tally.id_sum
 
-    def same(there: Iterable[str], here: str) -> bool:
-        there = list(there)
+    def same(those_list: Iterable[str], this: str) -> bool:
+        those_list = list(those_list)
         return (
-            sum(count[name] for name in there) == count[here]
-            and (sum(id_sum[name] for name in there) - id_sum[here]) % MODULUS == 0
+            sum(count[name] for name in those_list) == count[this]
+            and (sum(id_sum[name] for name in those_list) - id_sum[this]) % MODULUS == 0
         )
 
     incoming: dict[str, list[str]] = {}

@@ -60,7 +60,9 @@ class _OrSwitch:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         inner = {name: value for name, value in schema.items() if name != "serialization"}
         rule_or_null = handler(cast("CoreSchema", inner))
-        return {"anyOf": [{"type": "boolean"} if each == {"type": "null"} else each for each in rule_or_null["anyOf"]]}
+        return {
+            "anyOf": [{"type": "boolean"} if schema == {"type": "null"} else schema for schema in rule_or_null["anyOf"]]
+        }
 
 
 class _OrEntries:
@@ -373,30 +375,30 @@ def alert_problems(
     Rules name places of their own pipeline, each once, and targets that its SLA can hold. `stale_checkpoints`: those
     with a target of staleness in the SLA.
     """
-    for at, name in enumerate(alerts.upstream):
+    for index, name in enumerate(alerts.upstream):
         if name == pipeline:
-            yield ("upstream", at), f"expected other pipelines, found {name} itself"
+            yield ("upstream", index), f"expected other pipelines, found {name} itself"
     placed = 0
     for field in PLACED:
         entries = getattr(alerts, field)
         alias = Alerts.model_fields[field].alias or field
-        for at, problem in untaken(entries, flow).items():
-            yield (alias, at, "at"), problem
+        for index, problem in untaken(entries, flow).items():
+            yield (alias, index, "at"), problem
         placed += sum(place is not None for place, _ in spread(entries, flow))
     if placed > MAX_PLACED:
         yield (), f"expected at most {MAX_PLACED} rules about single places, found {placed}"
-    known = {*stale_checkpoints, *(f"{place.name}.out" for place in places_of(flow, "destination"))}
+    checkpoints = {*stale_checkpoints, *(f"{place.name}.out" for place in places_of(flow, "destination"))}
     for place, entry in spread(alerts.staleness, flow):
-        if place is not None and entry.max is None and place.name not in known:
-            at = alerts.staleness.index(entry)
+        if place is not None and entry.max is None and place.name not in checkpoints:
+            index = alerts.staleness.index(entry)
             problem = f"expected `max` for {place.name}, which has no target in the SLA, found none"
-            yield ("staleness", at, "max"), problem
+            yield ("staleness", index, "max"), problem
     with_groups = {node.name for node in nodes if node.has_group}
-    for at, entry_of_groups in enumerate(alerts.time_to_loss):
+    for index, entry_of_groups in enumerate(alerts.time_to_loss):
         if entry_of_groups.at and not with_groups & {place.name for place in chosen(flow, entry_of_groups.at)}:
-            found = " ".join(entry_of_groups.at)
-            yield ("timeToLoss", at, "at"), f"expected a node with a `group`, found {found}"
-    for at, pending in enumerate(alerts.pending_age):
+            label = " ".join(entry_of_groups.at)
+            yield ("timeToLoss", index, "at"), f"expected a node with a `group`, found {label}"
+    for index, pending in enumerate(alerts.pending_age):
         if pending.max >= max_wait_ms:
             most = f"expected less than maxWait ({max_wait_ms}ms), after which a message is overdue"
-            yield ("pendingAge", at, "max"), f"{most}, found {pending.max}ms"
+            yield ("pendingAge", index, "max"), f"{most}, found {pending.max}ms"

@@ -22,17 +22,17 @@ PARENT_ENDS: Final = "#"
 
 def cut_nodes(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
     """Return the nodes of the graph: those with new ids as two, one behind the other."""
-    found = []
+    specs = []
     for node in nodes:
         if node.ids is None:
-            found.append(node)
+            specs.append(node)
         else:
             sent = {place: tap for place, tap in node.taps.items() if _is_sent(node, place)}
             taken_in = {place: tap for place, tap in node.taps.items() if place not in sent}
-            found.append(node.model_copy(update={"to": (), "copy_": None, "taps": taken_in}))
+            specs.append(node.model_copy(update={"to": (), "copy_": None, "taps": taken_in}))
             after = {"name": node.name + AFTER, "to": node.to, "copy": node.copy_, "description": node.description}
-            found.append(NodeSpec.model_validate(after).model_copy(update={"taps": sent}))
-    return found
+            specs.append(NodeSpec.model_validate(after).model_copy(update={"taps": sent}))
+    return specs
 
 
 def _is_sent(node: NodeSpec, place: str) -> bool:
@@ -63,6 +63,6 @@ def takes_in_only(node: NodeSpec) -> bool:
 
 def parent_of(message_id: str) -> str | None:
     """Return the id of the message that a child was split from; None where the id names none."""
-    parent, found, rest = message_id.rpartition(PARENT_ENDS)
-    number, _, of = rest.partition("/")
-    return parent if found and parent and number.isdecimal() and (of == "" or of.isdecimal()) else None
+    parent, end, rest = message_id.rpartition(PARENT_ENDS)
+    number, _, total = rest.partition("/")
+    return parent if end and parent and number.isdecimal() and (total == "" or total.isdecimal()) else None

@@ -132,8 +132,8 @@ class PipelineSpec(Strict):
         twice = {dag for dag in dags if dags.count(dag) > 1}
         if twice:
             raise ValueError(f"expected each DAG once in jobs, found {', '.join(sorted(twice))} twice")
-        known = {node.name for node in self.nodes} | {node.name + AFTER for node in self.nodes if node.ids}
-        unknown = {job.node for job in self.jobs if job.node} - known
+        names = {node.name for node in self.nodes} | {node.name + AFTER for node in self.nodes if node.ids}
+        unknown = {job.node for job in self.jobs if job.node} - names
         if unknown:
             raise ValueError(f"expected jobs to name nodes of this pipeline, found {', '.join(sorted(unknown))}")
         return self
@@ -177,8 +177,8 @@ class Definition(Strict):
         if info.context == _STORED:
             return self
         stale = tuple(self.spec.sla.staleness.checkpoints)
-        found = alert_problems(self.name, self.spec.nodes, self.graph, self.spec.alerts, self.spec.max_wait, stale)
-        refuse((("spec", "alerts", *place), problem) for place, problem in found)
+        problems = alert_problems(self.name, self.spec.nodes, self.graph, self.spec.alerts, self.spec.max_wait, stale)
+        refuse((("spec", "alerts", *place), problem) for place, problem in problems)
         return self
 
     @model_validator(mode="after")
@@ -190,8 +190,8 @@ class Definition(Strict):
         except TapProblem as problem:
             declared = {name for node in self.spec.nodes for name in (node.name, node.name + AFTER) if node.ids}
             name = problem.node.removesuffix(AFTER) if problem.node in declared else problem.node
-            at = [node.name for node in self.spec.nodes].index(name)
-            refuse([(("spec", "nodes", at, "taps", problem.place), str(problem))])
+            index = [node.name for node in self.spec.nodes].index(name)
+            refuse([(("spec", "nodes", index, "taps", problem.place), str(problem))])
         return self
 
     @classmethod
@@ -293,7 +293,7 @@ def matching(pipelines: Sequence[StoredPipeline], matchers: MatcherList) -> list
 def in_force(versions: Sequence[StoredPipeline], window_start_s: int) -> int:
     """Return the index of the version (of `versions`, oldest first) in force at a window's start; the first also holds
     before its own time."""
-    later = (at for at, version in enumerate(versions) if version.applied_at_ms <= window_start_s * 1000)
+    later = (index for index, version in enumerate(versions) if version.applied_at_ms <= window_start_s * 1000)
     return max(later, default=0)
 
 

@@ -58,17 +58,17 @@ class _Expression:
     json_schema: ClassVar[dict[str, Any]] = {"type": "string"}
 
     @classmethod
-    def parse(cls, given: object) -> Self:
+    def parse(cls, value: object) -> Self:
         """Parse the expression. Raises ValueError: what was expected, and what was found."""
         raise NotImplementedError
 
     @classmethod
-    def _of(cls, given: object) -> Self:
-        return given if isinstance(given, cls) else cls.parse(given)
+    def _of(cls, value: object) -> Self:
+        return value if isinstance(value, cls) else cls.parse(value)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        written = core_schema.plain_serializer_function_ser_schema(lambda found: found.written)
+        written = core_schema.plain_serializer_function_ser_schema(lambda expression: expression.written)
         return core_schema.no_info_plain_validator_function(cls._of, serialization=written)
 
     @classmethod
@@ -88,18 +88,18 @@ class IdExpression(_Expression):
     }
 
     @classmethod
-    def parse(cls, given: object) -> IdExpression:
+    def parse(cls, value: object) -> IdExpression:
         """Parse `$.order.id`, or `[$.shop, $.order.id]`.
 
         Raises:
             ValueError: what was expected, and what was found.
         """
-        if isinstance(given, str):
-            return cls(given, (_part(given),))
-        if isinstance(given, list | tuple) and 0 < len(given) <= 8 and all(isinstance(each, str) for each in given):
-            return cls(tuple(given), tuple(_part(each) for each in given))
-        found = repr(given) if isinstance(given, list) else describe(given)
-        raise ValueError(f"expected {_OPERANDS}, or a list of 1 to 8 of these, found {found}")
+        if isinstance(value, str):
+            return cls(value, (_part(value),))
+        if isinstance(value, list | tuple) and 0 < len(value) <= 8 and all(isinstance(part, str) for part in value):
+            return cls(tuple(value), tuple(_part(part) for part in value))
+        described = repr(value) if isinstance(value, list) else describe(value)
+        raise ValueError(f"expected {_OPERANDS}, or a list of 1 to 8 of these, found {described}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,13 @@ class TimeExpression(_Expression):
     unit: Unit | None = field(compare=False)
 
     @classmethod
-    def parse(cls, given: object) -> TimeExpression:
+    def parse(cls, value: object) -> TimeExpression:
         """Parse `$.created_at`, `header:time in us` or `timestamp`.
 
         Raises:
             ValueError: what was expected, and what was found.
         """
-        text = _text(given)
+        text = _text(value)
         if text.strip() == "timestamp":
             return cls(text, RecordPart("timestamp"), None)
         suffix = _UNIT.search(text.rstrip())
@@ -171,13 +171,13 @@ class ConditionExpression(_Expression):
     test: Test = field(compare=False)
 
     @classmethod
-    def parse(cls, given: object) -> ConditionExpression:
+    def parse(cls, value: object) -> ConditionExpression:
         """Parse `$.type == "order" and not header:test in ["yes", "1"]`.
 
         Raises:
             ValueError: what was expected, and what was found.
         """
-        text = _text(given)
+        text = _text(value)
         return cls(text, _Parser(text).condition())
 
     def parts(self) -> tuple[RecordPart, ...]:
@@ -218,24 +218,24 @@ def _parts_of(test: Test) -> Iterator[RecordPart]:
                 yield from _parts_of(each)
 
 
-def _text(given: object) -> str:
-    if not isinstance(given, str) or not given.strip():
-        raise ValueError(f"expected an expression as text, found {describe(given)}")
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"expected an expression as text, found {describe(value)}")
     try:
-        given.encode()
+        value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"expected an expression in Unicode, found half of a surrogate pair in {given!r}") from None
-    if len(given) > MAX_LENGTH:
-        raise ValueError(f"expected an expression of at most {MAX_LENGTH} characters, found {len(given)}")
-    return given
+        raise ValueError(f"expected an expression in Unicode, found half of a surrogate pair in {value!r}") from None
+    if len(value) > MAX_LENGTH:
+        raise ValueError(f"expected an expression of at most {MAX_LENGTH} characters, found {len(value)}")
+    return value
 
 
-def _part(given: str, others: str = "") -> RecordPart:
-    parser = _Parser(_text(given).strip(), f"{others}{_OPERANDS}")
-    found = parser.part()
+def _part(text: str, others: str = "") -> RecordPart:
+    parser = _Parser(_text(text).strip(), f"{others}{_OPERANDS}")
+    part = parser.part()
     if parser.at < len(parser.text):
         parser.fail(parser.expected)
-    return found
+    return part
 
 
 def _unquote(text: str) -> str:
@@ -254,8 +254,10 @@ class _Parser:
     def fail(self, expected: str) -> NoReturn:
         """Raise ValueError of what stands here."""
         rest = self.text[self.at :]
-        found = f"{rest[:30]!r} at character {self.at + 1} of {self.text!r}" if rest else f"the end of {self.text!r}"
-        raise ValueError(f"expected {expected}, found {found}")
+        rest_text = (
+            f"{rest[:30]!r} at character {self.at + 1} of {self.text!r}" if rest else f"the end of {self.text!r}"
+        )
+        raise ValueError(f"expected {expected}, found {rest_text}")
 
     def part(self) -> RecordPart:
         """Parse a path, a key or a header."""
@@ -286,11 +288,11 @@ class _Parser:
 
     def condition(self) -> Test:
         """Parse the whole text as a condition."""
-        found = self._junction("or")
+        test = self._junction("or")
         self._space()
         if self.at < len(self.text):
             self.fail("`and`, `or` or the end of the condition")
-        return found
+        return test
 
     def _path(self) -> Path:
         steps: list[str | int] = []
@@ -325,10 +327,10 @@ class _Parser:
                 self.at += 3
                 return Negation(self._negation())
             if self._next("("):
-                found = self._junction("or")
+                test = self._junction("or")
                 if not self._next(")"):
                     self.fail("a closing parenthesis")
-                return found
+                return test
             return self._comparison()
         finally:
             self.depth -= 1
@@ -363,12 +365,12 @@ class _Parser:
             return _LITERALS[word]
         if text := _TEXT.match(self.text, self.at):
             try:
-                found = json.loads(text[0]) if text[0][0] == '"' else _unquote(text[0])
-                found.encode()
+                value = json.loads(text[0]) if text[0][0] == '"' else _unquote(text[0])
+                value.encode()
             except ValueError:
                 self.fail("a text as JSON writes it")
             self.at = text.end()
-            return str(found)
+            return str(value)
         if number := _NUMBER.match(self.text, self.at):
             self.at = number.end()
             return float(number[0]) if number["fraction"] else int(number[0])
@@ -379,11 +381,11 @@ class _Parser:
         word = _WORD.match(self.text, self.at)
         return word[0] if word else ""
 
-    def _next(self, wanted: str) -> bool:
+    def _next(self, token: str) -> bool:
         self._space()
-        found = self.text.startswith(wanted, self.at)
-        self.at += len(wanted) * found
-        return found
+        is_next = self.text.startswith(token, self.at)
+        self.at += len(token) * is_next
+        return is_next
 
     def _space(self) -> None:
         while self.at < len(self.text) and self.text[self.at].isspace():

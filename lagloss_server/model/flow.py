@@ -36,7 +36,7 @@ class Flow:
         self.retriers: tuple[str, ...] = retriers_of(nodes)
         self._specs = {node.name: node for node in nodes if node.name not in self.retriers}
         self._flow = flow_graph(nodes)
-        rank = {name: at for at, name in enumerate(self._specs)}
+        rank = {name: index for index, name in enumerate(self._specs)}
         self.steps: tuple[str, ...] = tuple(nx.lexicographical_topological_sort(self._flow, key=rank.__getitem__))
         """Nodes in the order of the flow, without retriers."""
         self.sources: tuple[str, ...] = tuple(name for name in self.steps if not self._flow.in_degree(name))

@@ -100,7 +100,7 @@ class Graph(Flow):
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition.spec.nodes)
         self.definition = definition
-        self.bit = {name: at for at, name in enumerate(self.checkpoints)}
+        self.bit = {name: index for index, name in enumerate(self.checkpoints)}
         """Bit i of a mask is checkpoints[i]."""
         self.entrances: tuple[str, ...] = tuple(f"{name}.in" for name in self.sources)
         """The checkpoints at which messages enter, by source."""
@@ -133,13 +133,13 @@ class Graph(Flow):
         """Return the set of these checkpoints as a mask; names the definition does not have are left out."""
         mask = 0
         for name in names:
-            at = self.bit.get(name)
-            if at is not None:
-                mask |= 1 << at
+            bit = self.bit.get(name)
+            if bit is not None:
+                mask |= 1 << bit
         return mask
 
     def names(self, mask: int) -> tuple[str, ...]:
-        return tuple(name for at, name in enumerate(self.checkpoints) if mask >> at & 1)
+        return tuple(name for index, name in enumerate(self.checkpoints) if mask >> index & 1)
 
     def held_by(self, mask: int) -> tuple[GraphPlace, ...]:
         """Return the retriers that have seen a message, one place each."""
@@ -150,8 +150,8 @@ class Graph(Flow):
         """Return the hand-over checkpoints by which messages at `mask` may have come to a retrier: those of the nodes
         that are known to have handed over, of all its nodes where none is known."""
         users = self.users(retrier.name)
-        known = [user for user in users if mask & self._handing_over(retrier.name, [user])]
-        return self.mask(f"{user}.out:{retrier.name}" for user in known or users)
+        receivers = [user for user in users if mask & self._handing_over(retrier.name, [user])]
+        return self.mask(f"{user}.out:{retrier.name}" for user in receivers or users)
 
     @cached_property
     def sides(self) -> tuple[Side, ...]:
@@ -188,10 +188,10 @@ class Graph(Flow):
         parents = nx.immediate_dominators(graph, _ROOT)
         masks: list[int] = []
         for name in self.checkpoints:
-            mask, at = 0, name
-            while at != _ROOT and at in parents:
-                mask |= 1 << self.bit[at]
-                at = parents[at]
+            mask, name_ = 0, name
+            while name_ != _ROOT and name_ in parents:
+                mask |= 1 << self.bit[name_]
+                name_ = parents[name_]
             masks.append(mask)
         return tuple(masks)
 
@@ -215,9 +215,9 @@ class Graph(Flow):
     def spans(self) -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
         """Spans between checkpoints: a place's label, the checkpoints at which messages arrive there, and those at
         which they leave. A node's span is its process duration, a link's its queue time."""
-        kept = [(node_label(node), (f"{node}.in",), outs) for node in self.nodes if (outs := self.outs(node))]
+        spans_ = [(node_label(node), (f"{node}.in",), outs) for node in self.nodes if (outs := self.outs(node))]
         return (
-            *kept,
+            *spans_,
             *((link.label, (link.out,), (f"{link.target}.in",)) for link in self.links),
         )
 
@@ -369,10 +369,10 @@ class Graph(Flow):
         return [self._destination(delivery, deliveries) for delivery in self.delivery]
 
     def _destination(self, delivery: str, deliveries: dict[str, int]) -> Destination:
-        at = self.mask([delivery])
-        part = self.mask(name for name in self.checkpoints if deliveries[name] == at)
+        mask = self.mask([delivery])
+        part = self.mask(name for name in self.checkpoints if deliveries[name] == mask)
         side = self.side_of(node_of(delivery))
-        if side.mask & self.delivery_mask == at:
+        if side.mask & self.delivery_mask == mask:
             part = side.mask
         nodes = [node for node in self.steps if part >> self.bit[f"{node}.in"] & 1]
         retriers = [
@@ -387,7 +387,7 @@ class Graph(Flow):
         ]
         return Destination(
             name=node_of(delivery),
-            at=at,
+            at=mask,
             part=part,
             dead=self.mask(f"{node}.dead" for node in nodes),
             filtered=self.mask(f"{node}.filtered" for node in nodes),

@@ -60,11 +60,11 @@ class HopLags:
 
 def hops(graph: Graph) -> list[Hop]:
     """Arrival at the sources, then for each node its incoming links and itself."""
-    found = [Hop("arrival", source) for source in graph.sources]
+    hops_ = [Hop("arrival", source) for source in graph.sources]
     for node in graph.steps:
-        found += [Hop("queue", node, link.source) for link in graph.links if link.target == node]
-        found.append(Hop("process", node))
-    return found
+        hops_ += [Hop("queue", node, link.source) for link in graph.links if link.target == node]
+        hops_.append(Hop("process", node))
+    return hops_
 
 
 def deliveries(graph: Graph) -> list[str]:
@@ -153,7 +153,7 @@ def longest_hops(graph: Graph, lags: F32, first: F32) -> tuple[npt.NDArray[np.in
     `lags` (messages x checkpoints): the smallest lag (ms) at each; `first` (destinations x messages): the lag of its
     first arrival; both infinite where the message was not seen.
     """
-    at = np.array([graph.bit[name] for name in graph.delivery])
+    bits = np.array([graph.bit[name] for name in graph.delivery])
     latest = np.argmax(np.where(np.isfinite(first), first, -np.inf), axis=0)
     longest = lags[:, [graph.bit[name] for name in graph.entrances]].min(axis=1).astype(np.float64)
     longest[~np.isfinite(longest)] = -np.inf
@@ -163,7 +163,7 @@ def longest_hops(graph: Graph, lags: F32, first: F32) -> tuple[npt.NDArray[np.in
             lags[:, [graph.bit[name] for name in names]].min(axis=1).astype(np.float64)
             for names in (arrivals, departures)
         )
-        is_on_way = np.isin(at[latest], [graph.bit[name] for name in graph.delivery if graph.leads(arrivals, name)])
+        is_on_way = np.isin(bits[latest], [graph.bit[name] for name in graph.delivery if graph.leads(arrivals, name)])
         both = np.isfinite(into) & np.isfinite(out) & is_on_way
         kept_ms = np.full(len(lags), -np.inf)
         kept_ms[both] = out[both] - into[both]

@@ -41,10 +41,10 @@ class Matcher:
         Raises:
             ValueError: for anything else, and for a pattern that is none.
         """
-        found = _FORM.fullmatch(text) if isinstance(text, str) else None
-        if found is None:
+        match = _FORM.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
             raise ValueError(f"expected a matcher such as pipeline=clicks or rule=~lag.*, found {describe(text)}")
-        label, operator, value = found[1], found[2], found[3]
+        label, operator, value = match[1], match[2], match[3]
         if len(value) >= 2 and value[0] == value[-1] == '"':
             value = value[1:-1]
         if operator in ("=~", "!~"):
@@ -58,10 +58,10 @@ class Matcher:
         return f"{self.label}{self.operator}{self.value}"
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        found = labels.get(self.label, "")
+        value = labels.get(self.label, "")
         if self.operator in ("=", "!="):
-            return (found == self.value) == (self.operator == "=")
-        return (_pattern(self.value).fullmatch(found) is not None) == (self.operator == "=~")
+            return (value == self.value) == (self.operator == "=")
+        return (_pattern(self.value).fullmatch(value) is not None) == (self.operator == "=~")
 
 
 MatcherList = tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...]
@@ -88,13 +88,13 @@ def parse_matchers(texts: Iterable[str]) -> MatcherList:
     Raises:
         BadMatchers: one is none, or on a label that only incidents have.
     """
-    found: list[Matcher] = []
+    matchers: list[Matcher] = []
     try:
         for text in texts:
             words = shlex.shlex(text, posix=True, punctuation_chars=False)
             words.whitespace_split, words.escape, words.commenters = True, "", ""
-            found += map(Matcher.parse, words)
-        return of_pipelines(tuple(found))
+            matchers += map(Matcher.parse, words)
+        return of_pipelines(tuple(matchers))
     except ValueError as error:
         raise BadMatchers(problem=error) from error
 

@@ -30,8 +30,8 @@ def escape_id(message_id: str) -> str:
     if message_id.isascii() and message_id.isprintable() and "\\" not in message_id:
         return message_id
     return "".join(
-        _escaped(char) if _must_be_escaped(char, message_id[at + 1 : at + 2]) else char
-        for at, char in enumerate(message_id)
+        _escaped(char) if _must_be_escaped(char, message_id[index + 1 : index + 2]) else char
+        for index, char in enumerate(message_id)
     )
 
 
@@ -40,10 +40,10 @@ def unescape_id(escaped: str) -> str:
     return _ESCAPE.sub(_unescaped, escaped)
 
 
-def hashes_of(asked: str) -> list[int]:
+def hashes_of(id_text: str) -> list[int]:
     """Return the hashes that this text may name a message by: it may be an id, an escaped id, or a hash in hex."""
-    is_hex = len(asked) == 16 and set(asked.lower()) <= set("0123456789abcdef")
-    return [*map(hash_id, dict.fromkeys((asked, unescape_id(asked)))), *([int(asked, 16)] if is_hex else [])]
+    is_hex = len(id_text) == 16 and set(id_text.lower()) <= set("0123456789abcdef")
+    return [*map(hash_id, dict.fromkeys((id_text, unescape_id(id_text)))), *([int(id_text, 16)] if is_hex else [])]
 
 
 def _must_be_escaped(char: str, following: str) -> bool:
@@ -52,10 +52,10 @@ def _must_be_escaped(char: str, following: str) -> bool:
     return unicodedata.category(char) in _UNSHOWN
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    code = int(found[1] or found[2] or found[3], 16)
+def _unescaped(match: re.Match[str]) -> str:
+    code = int(match[1] or match[2] or match[3], 16)
     is_character = code <= sys.maxunicode and not 0xD800 <= code < 0xE000
-    return chr(code) if is_character else found[0]
+    return chr(code) if is_character else match[0]
 
 
 def _escaped(char: str) -> str:

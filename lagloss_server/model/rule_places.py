@@ -64,14 +64,14 @@ class PlacedSettings(Protocol):
 S = TypeVar("S", bound=PlacedSettings)
 
 
-def kind_of(at: Sequence[str]) -> PlaceKind | None:
+def kind_of(places: Sequence[str]) -> PlaceKind | None:
     """Return the kind of places that these matchers choose; None: they are of the whole pipeline."""
-    return next((kind for kind in PLACE_LABELS if at and Matcher.parse(at[0]).label == kind), None)
+    return next((kind for kind in PLACE_LABELS if places and Matcher.parse(places[0]).label == kind), None)
 
 
-def chosen(flow: Flow, at: Sequence[str]) -> list[Place]:
+def chosen(flow: Flow, places: Sequence[str]) -> list[Place]:
     """Return the places that all of these matchers match, in the order of the flow."""
-    kind, matchers = kind_of(at), [Matcher.parse(text) for text in at]
+    kind, matchers = kind_of(places), [Matcher.parse(text) for text in places]
     if kind is None:
         return []
     return [place for place in places_of(flow, kind) if match_all(matchers, {kind: place.name})]
@@ -80,17 +80,17 @@ def chosen(flow: Flow, at: Sequence[str]) -> list[Place]:
 def spread(entries: Sequence[S], flow: Flow, with_targets: Iterable[Place] = ()) -> list[tuple[Place | None, S]]:
     """Return each place with the settings of the first entry that chooses it; None is the whole pipeline, which comes
     first. `with_targets`: places that have a target of their own, to which the pipeline's entry applies as well."""
-    found: dict[Place | None, S] = {}
+    settings_by_place: dict[Place | None, S] = {}
     whole = of_pipeline(entries)
     if whole is not None:
-        found[None] = whole
+        settings_by_place[None] = whole
     for entry in entries:
         for place in chosen(flow, entry.at):
-            found.setdefault(place, entry)
+            settings_by_place.setdefault(place, entry)
     if whole is not None:
         for place in with_targets:
-            found.setdefault(place, whole)
-    return list(found.items())
+            settings_by_place.setdefault(place, whole)
+    return list(settings_by_place.items())
 
 
 def of_pipeline(entries: Sequence[S]) -> S | None:
@@ -103,12 +103,12 @@ def untaken(entries: Sequence[S], flow: Flow) -> dict[int, str]:
     its places."""
     taken: set[Place | None] = set()
     problems: dict[int, str] = {}
-    for at, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         places: set[Place | None] = set(chosen(flow, entry.at)) if entry.at else {None}
         words = " ".join(entry.at)
         if not places:
-            problems[at] = f"expected a {kind_of(entry.at)} of this pipeline, found {words}"
+            problems[index] = f"expected a {kind_of(entry.at)} of this pipeline, found {words}"
         elif places <= taken:
-            problems[at] = f"expected each place once, found {words or 'the whole pipeline'} twice"
+            problems[index] = f"expected each place once, found {words or 'the whole pipeline'} twice"
         taken |= places
     return problems

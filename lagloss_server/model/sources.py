@@ -20,7 +20,7 @@ def demand_source(versions: Sequence[StoredPipeline], source: str) -> None:
     Raises:
         UsageError: it is none.
     """
-    known = source_names(versions)
-    if source not in known:
-        expected = ", ".join(known) or "none: it has a single one"
+    sources = source_names(versions)
+    if source not in sources:
+        expected = ", ".join(sources) or "none: it has a single one"
         raise UsageError(detail=f"expected a source of {versions[-1].name} ({expected}), found {source}")

@@ -70,16 +70,16 @@ class _Resolver:
 
     def _taps(self, node: str) -> Mapping[str, TapSpec | str]:
         """Return the taps of a node by place: `out` spread over its outs, the default of sinks added."""
-        given = dict(self._specs[node].taps) if node in self._specs else {}  # a retrier need not be declared
+        taps = dict(self._specs[node].taps) if node in self._specs else {}  # a retrier need not be declared
         exits = [name.partition(".")[2] for name in self._flow.exits(node)]
-        everywhere = given.pop("out", None) if "out" not in exits else None
+        everywhere = taps.pop("out", None) if "out" not in exits else None
         if everywhere is not None:
-            given = {**{place: everywhere for place in exits if place.startswith("out:")}, **given}
-        if given and self._is_sink(node) and "out" in exits and isinstance(given.get("in"), TapSpec):
-            given.setdefault("out", COMMIT)
-        for place, spec in given.items():
+            taps = {**{place: everywhere for place in exits if place.startswith("out:")}, **taps}
+        if taps and self._is_sink(node) and "out" in exits and isinstance(taps.get("in"), TapSpec):
+            taps.setdefault("out", COMMIT)
+        for place, spec in taps.items():
             self._check(node, place, spec, exits)
-        return given
+        return taps
 
     def _check(self, node: str, place: str, spec: TapSpec | str, exits: Sequence[str]) -> None:
         if place != "in" and place not in exits:
@@ -91,8 +91,8 @@ class _Resolver:
         if spec == COMMIT and not isinstance(self._specs[node].taps.get("in"), TapSpec):
             raise TapProblem(node, place, "expected an `in` tap beside `out: commit`")
         if isinstance(spec, TapSpec) and (spec.group is None) == (place == "in"):
-            found = "a topic alone" if spec.group is None else "a group"
-            raise TapProblem(node, place, f"expected a `{'group' if place == 'in' else 'topic'}`, found {found}")
+            expected = "a topic alone" if spec.group is None else "a group"
+            raise TapProblem(node, place, f"expected a `{'group' if place == 'in' else 'topic'}`, found {expected}")
 
     def _is_sink(self, node: str) -> bool:
         return not self._flow.following(node) and node not in self._flow.retriers
@@ -136,7 +136,7 @@ class _Resolver:
                 places.setdefault(topic, []).append(place)
         is_first = node not in self._flow.retriers and not self._before(node)
         if is_first and "in" not in taps:
-            sent = [topic for topic, found in places.items() if any(place.startswith("out") for place in found)]
+            sent = [topic for topic, taps in places.items() if any(place.startswith("out") for place in taps)]
             for topic in sent[:1] if self._specs[node].copy_ else sent:
                 places[topic].insert(0, "in")
         for topic, found in places.items():
@@ -157,19 +157,19 @@ class _Resolver:
         inherited = next(filter(None, map(self._identities.get, self._before(node))), _Identity())
         if spec.topic is not None:
             named = [topic for topic in self._topics.values() if topic[:2] == (spec.cluster or "", spec.topic)]
-            known = named[0].extraction if named else None
-            start = _Identity(known.id, known.event_time) if known else inherited
+            extraction = named[0].extraction if named else None
+            start = _Identity(extraction.id, extraction.event_time) if extraction else inherited
             own = self._extraction(node, "in", spec, start)
-            if known is not None and not (spec.where or spec.format or spec.schema_ or spec.message):
-                own = replace(known, id=own.id, event_time=own.event_time)
+            if extraction is not None and not (spec.where or spec.format or spec.schema_ or spec.message):
+                own = replace(extraction, id=own.id, event_time=own.event_time)
             return [_Topic(spec.cluster or "", spec.topic, own)]
         into = [link.out for link in self._flow.links if link.target == node]
         into += [f"{retrier}.out:{node}" for retrier in self._flow.retriers if node in self._flow.users(retrier)]
         into += [f"{user}.out:{node}" for user in self._flow.users(node)] if node in self._flow.retriers else []
-        found = dict.fromkeys(self._topics[name] for name in into if name in self._topics)
-        if not found:
+        topics = dict.fromkeys(self._topics[name] for name in into if name in self._topics)
+        if not topics:
             raise TapProblem(node, "in", "expected a `topic` beside the group: no tap before it names one")
-        return list(found)
+        return list(topics)
 
     def _tap(self, node: str, topic: _Topic, group: str | None, places: tuple[str, ...], *, first: bool) -> Tap:
         order = self._order if group is None else None

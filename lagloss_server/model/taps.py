@@ -69,13 +69,13 @@ class TapSpec(Strict):
 
     @field_validator("schema_", mode="before")
     @classmethod
-    def _is_read(cls, given: object, info: ValidationInfo) -> object:
-        if not (isinstance(given, str) and _SCHEMA_FILE.fullmatch(given)):
-            return given
+    def _is_read(cls, value: object, info: ValidationInfo) -> object:
+        if not (isinstance(value, str) and _SCHEMA_FILE.fullmatch(value)):
+            return value
         folder = (info.context or {}).get("folder")
         if folder is None:
-            raise ValueError(f"expected the text of a schema, found the file {given}, which `lagloss apply` would read")
-        return read_schema(folder / given)
+            raise ValueError(f"expected the text of a schema, found the file {value}, which `lagloss apply` would read")
+        return read_schema(folder / value)
 
     @model_validator(mode="after")
     def _names_its_source(self) -> Self:

@@ -298,7 +298,9 @@ class Window(Part, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def reason_rows(self) -> list[ReasonRow]:
         """Why messages were filtered or dead, most frequent first."""
-        return reason_rows(self.reasons_by_node, ((there.name, there.beacons) for there in self.checkpoints))
+        return reason_rows(
+            self.reasons_by_node, ((checkpoint.name, checkpoint.beacons) for checkpoint in self.checkpoints)
+        )
 
     def pack(self) -> bytes:
         """Return the window packed; equal ones give equal bytes."""
@@ -315,8 +317,8 @@ class Window(Part, frozen=True, kw_only=True, omit_defaults=True):
 
     def document(self) -> dict[str, Any]:
         """Return the fields as a JSON object's."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return found
+        document_: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return document_
 
 
 _DECODER: Final = msgspec.json.Decoder(Window)
@@ -386,9 +388,9 @@ class PrintedWindow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def bounded_reasons(counts: Mapping[str, int], room: int = MAX_REASONS) -> dict[str, int]:
     """Return the counts of the most frequent reasons, of the others together."""
-    ranked = sorted(counts.items(), key=lambda each: (each[0] == OTHER_REASONS, -each[1], each[0]))
-    kept, rest = ranked[:room], sum(count for _, count in ranked[room:])
-    return dict(Counter(dict(kept)) + Counter({OTHER_REASONS: rest}))
+    ranked = sorted(counts.items(), key=lambda item: (item[0] == OTHER_REASONS, -item[1], item[0]))
+    ranked_first, rest = ranked[:room], sum(count for _, count in ranked[room:])
+    return dict(Counter(dict(ranked_first)) + Counter({OTHER_REASONS: rest}))
 
 
 def rfc3339(epoch_s: float) -> str:

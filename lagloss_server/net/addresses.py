@@ -21,8 +21,8 @@ _SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")
 
 def system_resolver(host: str, port: int) -> Sequence[str]:
     """Return the addresses of the system's resolver."""
-    found = socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    infos = socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in infos))
 
 
 def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline) -> Sequence[str]:
@@ -32,12 +32,12 @@ def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline)
         TimeoutError: the resolver, which knows no time limit, took too long. It is left running.
         OSError: there are none.
     """
-    found: list[Sequence[str]] = []
+    results: list[Sequence[str]] = []
     failed: list[OSError] = []
 
     def ask() -> None:
         try:
-            found.append(resolver(host, port))
+            results.append(resolver(host, port))
         except UnicodeError:
             failed.append(OSError("invalid host name"))
         except OSError as error:
@@ -48,11 +48,11 @@ def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline)
     asking.join(deadline.left_s())
     if failed:
         raise failed[0]
-    if not found:
+    if not results:
         raise TimeoutError("the host's name was not resolved in time")
-    if not found[0]:
+    if not results[0]:
         raise OSError("the host's name has no address")
-    return found[0]
+    return results[0]
 
 
 def is_public(address: str) -> bool:
@@ -61,14 +61,14 @@ def is_public(address: str) -> bool:
     One that carries an IPv4 address is as public as that.
     """
     try:
-        found = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return False
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
-        elif found in _NAT64:
-            found = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
-        elif found in _SIX_TO_FOUR or found in _SITE_LOCAL:  # both deprecated; the first carries IPv4
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        elif ip in _NAT64:
+            ip = ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)
+        elif ip in _SIX_TO_FOUR or ip in _SITE_LOCAL:  # both deprecated; the first carries IPv4
             return False
-    return found.is_global and not (found.is_multicast or found.is_reserved or found.is_unspecified)
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified)

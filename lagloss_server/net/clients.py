@@ -43,12 +43,12 @@ def is_local(connection: HTTPConnection) -> bool:
 
 def is_within(address: str, networks: Iterable[Network]) -> bool:
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return False
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return any(found in network for network in networks)
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return any(ip in network for network in networks)
 
 
 def client(connection: HTTPConnection, trusted: Iterable[Network]) -> str:
@@ -57,7 +57,7 @@ def client(connection: HTTPConnection, trusted: Iterable[Network]) -> str:
     trusted = tuple(trusted)
     forwarded = ",".join(connection.headers.getlist("x-forwarded-for")).split(",")
     found = peer(connection)
-    for address in reversed([each.strip() for each in forwarded if each.strip()]):
+    for address in reversed([address.strip() for address in forwarded if address.strip()]):
         if not is_within(found, trusted):
             break
         found = address
@@ -67,11 +67,11 @@ def client(connection: HTTPConnection, trusted: Iterable[Network]) -> str:
 def guesser(address: str) -> str:
     """Return the address that guesses are counted by; of IPv6 the network."""
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return UNKNOWN
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(IPv6Network((found.packed, _IPV6_PREFIX), strict=False))
-    return str(found)
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return str(ip.ipv4_mapped)
+        return str(IPv6Network((ip.packed, _IPV6_PREFIX), strict=False))
+    return str(ip)

@@ -19,7 +19,7 @@ class Deadline:
         Raises:
             TimeoutError: none remain.
         """
-        left = self._ends - time.monotonic()
-        if left <= 0:
+        left_s = self._ends - time.monotonic()
+        if left_s <= 0:
             raise TimeoutError("the deadline of the delivery has passed")
-        return left
+        return left_s

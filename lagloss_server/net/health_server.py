@@ -56,18 +56,18 @@ def serve_health(
     @app.get("/readyz")
     async def ready(request: Request, exclude: str = "") -> Response:
         try:
-            found, all_is_well, lacks_lease = await state.result_of(READY_S)
+            answer, all_is_well, lacks_lease = await state.result_of(READY_S)
         except TimeoutError:
             return Response("its state is not known: it does not answer", 503)
-        if found is None:
+        if answer is None:
             return Response(all_is_well)
-        text = found if is_local(request) else found.partition(": ")[0]
+        text = answer if is_local(request) else answer.partition(": ")[0]
         return Response(text, 200 if exclude == LEASE and lacks_lease else 503)
 
     @app.get("/livez")
     async def live() -> Response:
-        found = hung()
-        return Response(found, 503) if found is not None else Response("ok")
+        hung_ = hung()
+        return Response(hung_, 503) if hung_ is not None else Response("ok")
 
     @app.get("/metrics")
     async def metrics(accept: str = Header("")) -> Response:

@@ -76,9 +76,13 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_made(transport)
         # uvicorn's limit_concurrency would answer 503 to everybody, probes too, while one client holds that many
         if len(self.connections) > MAX_CONNECTIONS:
-            others = (each for each in self.connections if isinstance(each, BoundedHttp) and each is not self)
-            idle = [each for each in others if each.is_idle and not each.transport.is_closing()]
-            min(idle, key=lambda each: each.idle_since, default=self).transport.abort()
+            others = (
+                connection
+                for connection in self.connections
+                if isinstance(connection, BoundedHttp) and connection is not self
+            )
+            idle = [connection for connection in others if connection.is_idle and not connection.transport.is_closing()]
+            min(idle, key=lambda connection: connection.idle_since, default=self).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._give_up()
@@ -207,15 +211,19 @@ class HttpServer(uvicorn.Server):
     def _end_overdue(self, connections: Iterable[Any], now: float) -> None:
         """Close connections whose client sends no head, or reads no answer."""
         before, self._unsent = self._unsent, {}
-        for each in connections:
-            if isinstance(each, BoundedHttp) and each.head_since is not None and now - each.head_since > HEAD_S:
-                each.transport.close()
-            unsent = each.transport.get_write_buffer_size()
+        for connection in connections:
+            if (
+                isinstance(connection, BoundedHttp)
+                and connection.head_since is not None
+                and now - connection.head_since > HEAD_S
+            ):
+                connection.transport.close()
+            unsent = connection.transport.get_write_buffer_size()
             if unsent:
-                was, since = before.get(each, (unsent + 1, now))
-                self._unsent[each] = (unsent, now if unsent < was else max(since, _read_at(each, now)))
-                if now - self._unsent[each][1] > STALLED_S:
-                    each.transport.abort()  # closed, it would wait for the client still
+                was, since = before.get(connection, (unsent + 1, now))
+                self._unsent[connection] = (unsent, now if unsent < was else max(since, _read_at(connection, now)))
+                if now - self._unsent[connection][1] > STALLED_S:
+                    connection.transport.abort()  # closed, it would wait for the client still
 
 
 def _read_at(connection: Any, now: float) -> float:

@@ -44,16 +44,16 @@ _OAUTH_CALLBACK: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBear
 
 def kafka_python_config(connection: KafkaConnection) -> dict[str, Any]:
     """Return the configuration of a client of kafka-python."""
-    found: dict[str, Any] = {"bootstrap_servers": connection.bootstrap.split(",")}
-    given = connection.properties
-    found |= {ours: given[name] for name, ours in _KAFKA_PYTHON.items() if name in given}
-    if given.get("ssl.endpoint.identification.algorithm") == "none":
-        found["ssl_check_hostname"] = False
-    if given.get("sasl.mechanism") == "OAUTHBEARER":
-        found["sasl_oauth_token_provider"] = ClientCredentials(given)
+    config: dict[str, Any] = {"bootstrap_servers": connection.bootstrap.split(",")}
+    properties = connection.properties
+    config |= {ours: properties[name] for name, ours in _KAFKA_PYTHON.items() if name in properties}
+    if properties.get("ssl.endpoint.identification.algorithm") == "none":
+        config["ssl_check_hostname"] = False
+    if properties.get("sasl.mechanism") == "OAUTHBEARER":
+        config["sasl_oauth_token_provider"] = ClientCredentials(properties)
     if connection.is_msk:
-        found |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": MskTokens()}
-    return found
+        config |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": MskTokens()}
+    return config
 
 
 class MskTokens(AbstractTokenProvider):  # type: ignore[misc]  # without types
@@ -91,33 +91,36 @@ def java_options(connection: KafkaConnection) -> dict[str, str]:
     Raises:
         BadSetting: a certificate or key cannot be read.
     """
-    given = connection.properties
-    found = {"bootstrap.servers": connection.bootstrap}
-    found |= {name: given[name] for name in ("security.protocol", "sasl.mechanism") if name in given}
-    if "sasl.mechanism" in given:
-        found["sasl.jaas.config"] = _login_module(connection)
+    properties = connection.properties
+    options = {"bootstrap.servers": connection.bootstrap}
+    options |= {name: properties[name] for name in ("security.protocol", "sasl.mechanism") if name in properties}
+    if "sasl.mechanism" in properties:
+        options["sasl.jaas.config"] = _login_module(connection)
     if connection.is_msk:
-        found["sasl.client.callback.handler.class"] = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
-    if given.get("sasl.mechanism") == "OAUTHBEARER":
-        found["sasl.oauthbearer.token.endpoint.url"] = given.get("sasl.oauthbearer.token.endpoint.url", "")
-        found["sasl.login.callback.handler.class"] = _OAUTH_CALLBACK
-    if "ssl.ca.location" in given:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text(given["ssl.ca.location"], "CA")}
-    if "ssl.certificate.location" in given and "ssl.key.location" in given:
-        found |= {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": _text(given["ssl.certificate.location"], "CERTIFICATE"),
-            "ssl.keystore.key": _key(given["ssl.key.location"], given.get("ssl.key.password")),
+        options["sasl.client.callback.handler.class"] = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
+    if properties.get("sasl.mechanism") == "OAUTHBEARER":
+        options["sasl.oauthbearer.token.endpoint.url"] = properties.get("sasl.oauthbearer.token.endpoint.url", "")
+        options["sasl.login.callback.handler.class"] = _OAUTH_CALLBACK
+    if "ssl.ca.location" in properties:
+        options |= {
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": _text(properties["ssl.ca.location"], "CA"),
         }
-    if given.get("ssl.endpoint.identification.algorithm") == "none":
-        found["ssl.endpoint.identification.algorithm"] = ""
-    return {f"kafka.{name}": value for name, value in found.items()}
+    if "ssl.certificate.location" in properties and "ssl.key.location" in properties:
+        options |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": _text(properties["ssl.certificate.location"], "CERTIFICATE"),
+            "ssl.keystore.key": _key(properties["ssl.key.location"], properties.get("ssl.key.password")),
+        }
+    if properties.get("ssl.endpoint.identification.algorithm") == "none":
+        options["ssl.endpoint.identification.algorithm"] = ""
+    return {f"kafka.{name}": value for name, value in options.items()}
 
 
 def _login_module(connection: KafkaConnection) -> str:
     """Return the value of sasl.jaas.config."""
-    given = connection.properties
-    mechanism = given["sasl.mechanism"]
+    properties = connection.properties
+    mechanism = properties["sasl.mechanism"]
     if mechanism not in _LOGIN_MODULES:
         expected = ", ".join(_LOGIN_MODULES)
         raise BadSetting(variable="LAGLOSS_KAFKA_SASL_MECHANISM", problem=f"is {mechanism}, expected {expected}")
@@ -125,7 +128,7 @@ def _login_module(connection: KafkaConnection) -> str:
     if mechanism == "OAUTHBEARER":
         kinds = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
         names = {name: f"sasl.oauthbearer.{kind}" for name, kind in kinds.items()}
-    options = [f"{name}={_quoted(given[ours])}" for name, ours in names.items() if ours in given]
+    options = [f"{name}={_quoted(properties[ours])}" for name, ours in names.items() if ours in properties]
     return f"{_LOGIN_MODULES[mechanism]} required {' '.join(options)};"
 
 

@@ -91,13 +91,13 @@ def send_mail(
 
     Never raises for a failure of the network or the server.
     """
-    left = [address for address in dict.fromkeys(map(addr_spec, recipients)) if address not in reached]
-    if not left:
+    remaining = [address for address in dict.fromkeys(map(addr_spec, recipients)) if address not in reached]
+    if not remaining:
         return MailDelivery(Sent())
-    replies = server.send(addr_spec(str(mail["From"])), left, mail.as_bytes(policy=policy.SMTP))
+    replies = server.send(addr_spec(str(mail["From"])), remaining, mail.as_bytes(policy=policy.SMTP))
     if not isinstance(replies, Mapping):
         return MailDelivery(replies)
-    taken = tuple(address for address in left if address not in replies)
+    taken = tuple(address for address in remaining if address not in replies)
     return MailDelivery(_partial_outcome(replies, len(recipients)), taken)
 
 

@@ -42,10 +42,10 @@ def _parts(url: str) -> Iterator[str]:
     if parts.username or parts.password:
         pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
         yield from (pair, b64encode(pair.encode()).decode())
-    found = [parts.username, parts.password, parts.hostname, parts.netloc, parts.path, parts.query, parts.fragment]
-    found += parts.path.split("/")
-    found += [value for _, value in parse_qsl(parts.query)]
-    yield from (part for part in found if part and len(part) >= _SHORTEST_PART)
+    secrets = [parts.username, parts.password, parts.hostname, parts.netloc, parts.path, parts.query, parts.fragment]
+    secrets += parts.path.split("/")
+    secrets += [value for _, value in parse_qsl(parts.query)]
+    yield from (part for part in secrets if part and len(part) >= _SHORTEST_PART)
     if parts.password:
         yield parts.password
 
@@ -60,9 +60,9 @@ def _forms(needle: str) -> Iterator[str]:
 def one_line(value: object, limit: int) -> str:
     """Return at most `limit` characters, without line breaks and other control characters."""
     text = str(value)[: 2 * limit + 100]  # enough: only white space gets shorter, and this need not be exact
-    kept = "".join(" " if _controls(character) else character for character in text)
-    kept = " ".join(kept.split())
-    return kept if len(kept) <= limit else kept[: limit - 1].rstrip() + "…"
+    printable = "".join(" " if _controls(character) else character for character in text)
+    printable = " ".join(printable.split())
+    return printable if len(printable) <= limit else printable[: limit - 1].rstrip() + "…"
 
 
 def _controls(character: str) -> bool:

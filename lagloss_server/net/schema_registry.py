@@ -86,15 +86,15 @@ class RegistryConnection:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             problem = "is not http(s)://HOST… without a user, who has a variable of its own"
             raise BadSetting(variable=f"{prefix}URL", problem=problem)
-        found = {
+        settings = {
             ours: secret(environ, prefix + name) if name in SECRETS else environ.get(prefix + name, "")
             for name, ours in FIELDS.items()
         }
         for name in ("CA_LOCATION", "CERTIFICATE_LOCATION", "KEY_LOCATION"):
-            path = found[FIELDS[name]]
+            path = settings[FIELDS[name]]
             if path and not os.access(path, os.R_OK):
                 raise BadSetting(variable=prefix + name, problem=f"names {path}, which cannot be read")
-        return cls(url, **found)
+        return cls(url, **settings)
 
     @property
     def who(self) -> str:
@@ -133,8 +133,8 @@ class RegistryConnection:
 
     def printable(self) -> dict[str, str]:
         """Return the fields that are set by their variables' names in small letters, secrets blanked."""
-        given = {"URL": self.url} | {name: str(getattr(self, ours)) for name, ours in FIELDS.items()}
-        shown = {name: "***" if name in SECRETS else value for name, value in given.items() if value}
+        values = {"URL": self.url} | {name: str(getattr(self, ours)) for name, ours in FIELDS.items()}
+        shown = {name: "***" if name in SECRETS else value for name, value in values.items() if value}
         return {f"schema_registry_{name.lower()}": value for name, value in shown.items()}
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class RegistryConnection:
 
 def registry_prefix(cluster: str = "") -> str:
     """Return what the variables of a cluster's registry begin with."""
-    name = "".join(each if each.isascii() and each.isalnum() else "_" for each in cluster.upper())
+    name = "".join(character if character.isascii() and character.isalnum() else "_" for character in cluster.upper())
     return f"{PREFIX}CLUSTER_{name}_" if cluster else PREFIX
 
 
@@ -190,19 +190,19 @@ class SchemaRegistry:
             RegistryRefuses: it wants other credentials.
             BadSetting: a certificate or key cannot be used.
         """
-        found = self._known.get(schema_id)
-        if found is not None or schema_id > MAX_ID or self._is_missing(schema_id):
-            return found
+        known_schema = self._known.get(schema_id)
+        if known_schema is not None or schema_id > MAX_ID or self._is_missing(schema_id):
+            return known_schema
         place = f"/schemas/ids/{schema_id}"
         try:
             answer = self._ask(place)
             if answer is not None:
-                found = self._known[schema_id] = self._whole(place, answer)
+                known_schema = self._known[schema_id] = self._whole(place, answer)
         except _Unusable:
             pass
-        if found is None:
+        if known_schema is None:
             self._missed[schema_id] = self._clock() + MISS_S
-        return found
+        return known_schema
 
     def kinds(self) -> list[str]:
         """Return the types of schemas that the registry takes.
@@ -214,7 +214,7 @@ class SchemaRegistry:
         status, body = self._get(place)
         if status != 200 or not isinstance(body, list):
             raise self._odd(place, f"the status {status}" if status != 200 else "something that is no list")
-        return [str(each) for each in body]
+        return [str(kind) for kind in body]
 
     def close(self) -> None:
         """Close its connections, which the next question opens anew."""
@@ -304,5 +304,5 @@ class SchemaRegistry:
         except ValueError:
             return answer.status_code, None
 
-    def _odd(self, place: str, found: str) -> RegistryUnreachable:
-        return RegistryUnreachable(url=self.connection.url, detail=f"it answers {place} with {found}")
+    def _odd(self, place: str, text: str) -> RegistryUnreachable:
+        return RegistryUnreachable(url=self.connection.url, detail=f"it answers {place} with {text}")

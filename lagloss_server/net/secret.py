@@ -59,8 +59,8 @@ class Secret:
         if self._kind == "env":
             value = os.environ.get(self._value, "").strip()
             if not value:
-                found = "an empty one" if self._value in os.environ else "no such variable"
-                raise SecretMissing(where=f"the environment variable {self._value}", found=found)
+                missing = "an empty one" if self._value in os.environ else "no such variable"
+                raise SecretMissing(where=f"the environment variable {self._value}", found=missing)
         return value
 
     def _from_file(self) -> str:

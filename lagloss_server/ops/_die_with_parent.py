@@ -58,7 +58,7 @@ def guard(parent: int, within_s: float) -> None:
             numbers = os.read(0, 1024 * PID_BYTES)
             if not numbers:
                 break
-            pids = [int.from_bytes(numbers[at : at + PID_BYTES]) for at in range(0, len(numbers), PID_BYTES)]
+            pids = [int.from_bytes(numbers[index : index + PID_BYTES]) for index in range(0, len(numbers), PID_BYTES)]
             children = {pid: start for pid, start in children.items() if started(pid) == start}
             children |= {pid: start for pid in pids if (start := started(pid))}
     end_all(children, within_s)
@@ -77,14 +77,14 @@ def end_all(processes: dict[int, str], within_s: float) -> list[int]:
     family = dict(processes)
     deadline = time.monotonic() + within_s
     while True:
-        left = {pid: start for pid, start in family.items() if started(pid) == start}
+        remaining = {pid: start for pid, start in family.items() if started(pid) == start}
         over_s = time.monotonic() - deadline
-        if not left or over_s > KILLED_S:
-            return list(left)
+        if not remaining or over_s > KILLED_S:
+            return list(remaining)
         if over_s > 0:
-            for pid, start in left.items():
+            for pid, start in remaining.items():
                 _kill(pid, start)
-        family = {**left, **_descendants(left)}
+        family = {**remaining, **_descendants(remaining)}
         time.sleep(LOOK_EVERY_S)
 
 
@@ -102,16 +102,16 @@ def _note(pid_file: str, parent: int) -> None:
 def _descendants(family: dict[int, str]) -> dict[int, str]:
     """Return the living processes whose parent is in the family, or whose session's leader is (an orphan's)."""
     facts = {int(name): _facts(int(name)) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
-    found: dict[int, str] = {}
+    descendants: dict[int, str] = {}
     while True:
         new = {
             pid: start
             for pid, (parent, session, start) in facts.items()
-            if start and pid not in family and pid not in found and {parent, session} & {*family, *found}
+            if start and pid not in family and pid not in descendants and {parent, session} & {*family, *descendants}
         }
         if not new:
-            return found
-        found |= new
+            return descendants
+        descendants |= new
 
 
 def _kill(pid: int, start: str) -> None:

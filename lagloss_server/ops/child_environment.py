@@ -39,20 +39,20 @@ def own_modules_first() -> dict[str, str]:
     }
 
 
-def own_environment(given: Mapping[str, str] = NOTHING) -> dict[str, str]:
-    """Return the environment of a process of lagloss: this one's, changed by `given`.
+def own_environment(overrides: Mapping[str, str] = NOTHING) -> dict[str, str]:
+    """Return the environment of a process of lagloss: this one's, changed by `overrides`.
 
     A value that is given counts, and not the file of it that `NAME_FILE` names: with both, a setting is refused. An
     empty one takes the secret from the child in either form.
     """
-    environment = {**os.environ, **own_modules_first(), **given}
-    for name in given:
-        if f"{name}_FILE" not in given:
+    environment = {**os.environ, **own_modules_first(), **overrides}
+    for name in overrides:
+        if f"{name}_FILE" not in overrides:
             environment.pop(f"{name}_FILE", None)
     return environment
 
 
-def foreign_environment(given: Mapping[str, str] = NOTHING) -> dict[str, str]:
+def foreign_environment(overrides: Mapping[str, str] = NOTHING) -> dict[str, str]:
     """Return the environment of a program that is not lagloss's: no setting or secret of lagloss or of the services
     beside it, and nothing that PostgreSQL, Kafka or Python would take for a setting of theirs."""
-    return {**{name: value for name, value in os.environ.items() if _FOREIGN.fullmatch(name)}, **given}
+    return {**{name: value for name, value in os.environ.items() if _FOREIGN.fullmatch(name)}, **overrides}

@@ -45,14 +45,14 @@ class Room:
         """Look at a folder's disk, or at that of the nearest one above it that exists. Raises OSError."""
         while not folder.exists() and folder != folder.parent:
             folder = folder.absolute().parent
-        found = os.statvfs(folder)
-        usable = found.f_blocks - found.f_bfree + found.f_bavail  # as df does: without what is reserved for root
-        shares = [found.f_bavail / usable if usable else 1.0]
-        if found.f_files:  # some file systems make inodes as they need them
-            shares.append(found.f_favail / found.f_files)
-        free_mb = found.f_bavail * found.f_frsize // 1_000_000
-        files = found.f_favail if found.f_files else None
-        return cls(folder, folder.stat().st_dev, free_mb, files, min(shares), bool(found.f_flag & os.ST_RDONLY))
+        stat = os.statvfs(folder)
+        usable = stat.f_blocks - stat.f_bfree + stat.f_bavail  # as df does: without what is reserved for root
+        shares = [stat.f_bavail / usable if usable else 1.0]
+        if stat.f_files:  # some file systems make inodes as they need them
+            shares.append(stat.f_favail / stat.f_files)
+        free_mb = stat.f_bavail * stat.f_frsize // 1_000_000
+        files = stat.f_favail if stat.f_files else None
+        return cls(folder, folder.stat().st_dev, free_mb, files, min(shares), bool(stat.f_flag & os.ST_RDONLY))
 
     @property
     def problem(self) -> DiskUnusable | None:
@@ -78,14 +78,14 @@ def problem_of(folder: Path, log: str = "") -> DiskUnusable | None:
     """Return why a server cannot write to its folder: by the disk as it is now, else by the last such line of its log,
     since a quota or the rights of its user do not show otherwise."""
     try:
-        found = Room.of(folder).problem
+        problem = Room.of(folder).problem
     except OSError as error:
         return _problem_of_error(error, folder)
-    if found is not None:
-        return found
+    if problem is not None:
+        return problem
     for line in reversed(log.splitlines()):
         for kind, words in _WORDS.items():
-            if any(each in line for each in words) and not re.search(_OF_A_PORT, line):
+            if any(word in line for word in words) and not re.search(_OF_A_PORT, line):
                 return kind(path=folder, detail=line.strip()[:400])
     return None
 
@@ -117,17 +117,17 @@ def naming(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        found = _problem_of_error(error, folder)
-        if found is None:
+        problem = _problem_of_error(error, folder)
+        if problem is None:
             raise
-        raise found from error
+        raise problem from error
 
 
 def demand(folder: Path) -> None:
     """Raise DiskUnusable if a server could not write to the folder."""
-    found = problem_of(folder)
-    if found is not None:
-        raise found
+    problem = problem_of(folder)
+    if problem is not None:
+        raise problem
 
 
 def write_whole(path: Path, text: str) -> None:

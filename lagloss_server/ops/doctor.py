@@ -52,7 +52,7 @@ CLOCK_FAIL_MS: Final = 30_000
 
 def run(settings: Settings) -> list[Check]:
     """Run all checks, in the order in which they build on each other. Raises nothing: a failure is a finding."""
-    checks = [check for each in ALL_CHECKS for check in _guarded(each, settings)]
+    checks = [check for check_ in ALL_CHECKS for check in _guarded(check_, settings)]
     if not any(check.name == "disk" and check.verdict == "fail" for check in checks):
         return checks
     return [replace(check, what_to_do=_DISK_FIRST) if _may_want_disk(check) else check for check in checks]
@@ -116,7 +116,7 @@ def check_jars(settings: Settings) -> list[Check]:
         return [Check("jars", "ok", NO_SPARK)]
     root = jars.jars_dir()
     no_broker = settings.kafka_bootstrap and not (root / jars.BROKER.name).exists()  # as `up` decides what to fetch
-    locked = [jar for each in ((jars.SPARK,) if no_broker else jars.SETS) for jar in each.locked()]
+    locked = [jar for jar_set in ((jars.SPARK,) if no_broker else jars.SETS) for jar in jar_set.locked()]
     bad = [jar.name for jar in locked if jars.differs(jar, root)]
     if bad:
         todo = "run `make setup` or `python -m lagloss_server.ops.jars`"
@@ -251,8 +251,8 @@ def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> li
     except LaglossError as error:
         name = check.__name__.removeprefix("check_").replace("kafka", "Kafka").replace("database", "PostgreSQL")
         name = name.replace("_", " ")
-        found, _, todo = str(error).partition(". ")
-        return [Check(name, "fail", found, todo)]
+        problem, _, todo = str(error).partition(". ")
+        return [Check(name, "fail", problem, todo)]
 
 
 def _judge_room(room: disk.Room) -> Check:
@@ -282,15 +282,15 @@ def _check_service(name: str, settings: Settings) -> Check:
         answer = httpx2.get(f"{url.rstrip('/')}/healthz", params={"exclude": LEASE}, timeout=TIMEOUT_S)
         good = answer.status_code == httpx2.codes.OK
         is_noted = SET_ASIDE.search(answer.text) is not None
-        found = f"{url} answers {answer.status_code}" + (f", {answer.text}" if is_noted or not good else "")
+        answer_text = f"{url} answers {answer.status_code}" + (f", {answer.text}" if is_noted or not good else "")
     except httpx2.HTTPError as error:
-        good, is_noted, found = False, False, f"{url}: {error}"
+        good, is_noted, answer_text = False, False, f"{url}: {error}"
     if good:
-        return Check(name, "warn" if is_noted else "ok", found, _see_log(name, settings) if is_noted else "")
+        return Check(name, "warn" if is_noted else "ok", answer_text, _see_log(name, settings) if is_noted else "")
     if name == "dashboard" and not settings.dashboard_health_url and _runs_elsewhere(settings):
         todo = "this is its address for browsers; set LAGLOSS_DASHBOARD_HEALTH_URL to one that leads there from here"
-        return Check(name, "warn", found, todo)
-    return Check(name, "fail", found, _see_log(name, settings))
+        return Check(name, "warn", answer_text, todo)
+    return Check(name, "fail", answer_text, _see_log(name, settings))
 
 
 def _see_log(name: str, settings: Settings) -> str:
@@ -303,21 +303,21 @@ def _judge_topic(admin: AdminClient, topic: str, partitions: int) -> Check:
     try:
         wrong = wrong_settings(admin, topic)
     except KafkaException as error:
-        found = needs(kafka_error(error), "DESCRIBE_CONFIGS", f"topic {topic}").str()
-        return Check(topic, "warn", f"{partitions} partitions; settings unknown: {found}", "see docs/kafka.md, ACLs")
+        problem = needs(kafka_error(error), "DESCRIBE_CONFIGS", f"topic {topic}").str()
+        return Check(topic, "warn", f"{partitions} partitions; settings unknown: {problem}", "see docs/kafka.md, ACLs")
     if not wrong:
         return Check(topic, "ok", f"{partitions} partitions")
-    found = ", ".join(f"{key}={value}" for key, value in wrong.items())
+    problem = ", ".join(f"{key}={value}" for key, value in wrong.items())
     todo = ", ".join(f"{key}={value}" for key, value in relied_on(topic).items())
-    return Check(topic, "fail", found, f"delete the topic, or alter it: {todo}")
+    return Check(topic, "fail", problem, f"delete the topic, or alter it: {todo}")
 
 
 def _judge_clock(name: str, ahead_ms: float) -> Check:
-    found = f"{abs(ahead_ms):.0f} ms {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
+    difference = f"{abs(ahead_ms):.0f} ms {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
     if abs(ahead_ms) < CLOCK_WARN_MS:
-        return Check(name, "ok", found)
+        return Check(name, "ok", difference)
     verdict: Verdict = "fail" if abs(ahead_ms) >= CLOCK_FAIL_MS else "warn"
-    return Check(name, verdict, found, "let NTP (chrony, systemd-timesyncd) set the clock of both machines")
+    return Check(name, verdict, difference, "let NTP (chrony, systemd-timesyncd) set the clock of both machines")
 
 
 def _judge_tables(revision: str | None) -> Check:
@@ -335,15 +335,15 @@ def _judge_tables(revision: str | None) -> Check:
 def _judge_quarantine(reasons: dict[str, int]) -> Check:
     if not reasons:
         return Check("quarantine", "ok", "empty")
-    found = ", ".join(f"{reason}: {count}" for reason, count in reasons.items())
-    return Check("quarantine", "warn", found, "table `quarantine` holds topic, partition and offset of bad records")
+    counts = ", ".join(f"{reason}: {count}" for reason, count in reasons.items())
+    return Check("quarantine", "warn", counts, "table `quarantine` holds topic, partition and offset of bad records")
 
 
 def _judge_set_aside(failed: Sequence[str]) -> Check:
     if not failed:
         return Check("set aside", "ok", "nothing")
-    found = f"{len(failed)}: {failed[0]}" + (", ..." if len(failed) > 1 else "")
-    return Check("set aside", "warn", found, "see the aggregator's log; `lagloss recompute` tries windows again")
+    summary = f"{len(failed)}: {failed[0]}" + (", ..." if len(failed) > 1 else "")
+    return Check("set aside", "warn", summary, "see the aggregator's log; `lagloss recompute` tries windows again")
 
 
 def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
@@ -370,8 +370,8 @@ def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
         middle_ms = (before_ms + time.time() * 1000) / 2
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     except KafkaException as error:
-        found = needs(kafka_error(error), "CREATE and DELETE", "topics lagloss.doctor.*").str()
-        return Check(name, "warn", f"unknown: {found}", "see docs/kafka.md, ACLs, or compare the clocks yourself")
+        problem = needs(kafka_error(error), "CREATE and DELETE", "topics lagloss.doctor.*").str()
+        return Check(name, "warn", f"unknown: {problem}", "see docs/kafka.md, ACLs, or compare the clocks yourself")
     except TimeoutError:
         return Check(name, "warn", f"unknown: no answer within {TIMEOUT_S:g} s", "run it again; the broker is busy")
     if not stamps:

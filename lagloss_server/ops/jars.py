@@ -91,8 +91,8 @@ class LockedJar:
 
 def jars_dir() -> Path:
     """Return the jars' folder: LAGLOSS_JARS_DIR, else `.jars` of the checkout this runs from, else the user's cache."""
-    if given := os.environ.get("LAGLOSS_JARS_DIR"):
-        return Path(given)
+    if folder := os.environ.get("LAGLOSS_JARS_DIR"):
+        return Path(folder)
     if (PACKAGES / "pyproject.toml").exists():
         return PACKAGES / ".jars"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lagloss" / "jars"
@@ -126,10 +126,10 @@ def spark_home() -> Path | None:
 
 def require_spark() -> Path:
     """Return the folder of pyspark. Raises SparkMissing."""
-    found = spark_home()
-    if found is None:
+    home = spark_home()
+    if home is None:
         raise SparkMissing
-    return found
+    return home
 
 
 def spark_jars() -> list[Path]:
@@ -145,12 +145,12 @@ def broker_jars() -> list[Path]:
 def present(jar_set: JarSet) -> list[Path]:
     """Return the class path of a set. Raises JarsMissing."""
     root = jars_dir()
-    wanted = jar_set.locked()
+    locked = jar_set.locked()
     # Whole files are enough here: ensure() has compared them, and moves only finished ones into place.
-    missing = [jar for jar in wanted if not jar.path(root).is_file()]
+    missing = [jar for jar in locked if not jar.path(root).is_file()]
     if missing:
-        raise JarsMissing(count=len(missing), total=len(wanted), kind=jar_set.name, path=root, example=missing[0].name)
-    return [jar.path(root) for jar in wanted]
+        raise JarsMissing(count=len(missing), total=len(locked), kind=jar_set.name, path=root, example=missing[0].name)
+    return [jar.path(root) for jar in locked]
 
 
 def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> None:
@@ -207,10 +207,10 @@ def _fetch_locked(jar_set: JarSet, bad: list[LockedJar], root: Path, report: Rep
             path = fetched / jar.name
             if not path.exists():
                 raise JarsNotFetched(detail=f"the registry did not serve {jar.name}", log=root / "fetch.log")
-            found = sha256_of(path)
-            if found != jar.sha256:
+            sha256 = sha256_of(path)
+            if sha256 != jar.sha256:
                 shutil.rmtree(ivy_cache, ignore_errors=True)
-                raise JarMismatch(jar=jar.name, found=found, expected=jar.sha256)
+                raise JarMismatch(jar=jar.name, found=sha256, expected=jar.sha256)
             jar.path(root).parent.mkdir(exist_ok=True)
             path.replace(jar.path(root))
     shutil.rmtree(ivy_cache, ignore_errors=True)
@@ -334,9 +334,9 @@ def main() -> int:
         prog="python -m lagloss_server.ops.jars", description="fetch the jars lagloss needs"
     )
     parser.add_argument("--lock", action="store_true", help="rewrite jars.lock from the registry")
-    parser.add_argument("set", nargs="?", choices=[each.name for each in SETS], help="only these; by default all")
+    parser.add_argument("set", nargs="?", choices=[jar_set.name for jar_set in SETS], help="only these; by default all")
     arguments = parser.parse_args()
-    sets = tuple(each for each in SETS if arguments.set in (None, each.name))
+    sets = tuple(jar_set for jar_set in SETS if arguments.set in (None, jar_set.name))
     console = Console(stderr=True)
     try:
         if arguments.lock:
@@ -350,7 +350,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("interrupted; run it again to resume", style="yellow")
         return 130
-    console.print(f"jars: {sum(len(each.locked()) for each in sets)} in place")
+    console.print(f"jars: {sum(len(jar_set.locked()) for jar_set in sets)} in place")
     return 0
 
 

@@ -38,12 +38,12 @@ def python_problems() -> Iterator[str]:
 def java_problems() -> Iterator[str]:
     """Yield the problems with the Java of JAVA_HOME or PATH."""
     java = java_path()
-    found = java_version(java) if java else None
-    if found is None or found < MIN_JAVA:
+    version = java_version(java) if java else None
+    if version is None or version < MIN_JAVA:
         yield (
             "Java 17 or newer is needed, found {}. Install it (Debian: apt-get install default-jre-headless) "
             "or set JAVA_HOME to one"
-        ).format(java_found(java, found))
+        ).format(java_found(java, version))
 
 
 def java_path() -> Optional[str]:
@@ -80,10 +80,10 @@ def java_found(java: Optional[str], version: Optional[int]) -> str:
 
 def memory_problems() -> Iterator[str]:
     """Yield a problem if this machine has too little memory for Kafka, PostgreSQL, Spark and the services."""
-    found = memory_mb()
-    if found is not None and found < MIN_MEMORY_MB:
+    memory = memory_mb()
+    if memory is not None and memory < MIN_MEMORY_MB:
         yield "{:.1f} GB of memory are needed, found {:.1f}. Use a larger machine, or raise its limit".format(
-            MIN_MEMORY_MB / 1000, found / 1000
+            MIN_MEMORY_MB / 1000, memory / 1000
         )
 
 

@@ -218,17 +218,17 @@ def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int 
     return process.wait()
 
 
-def choose_port(server: str, wanted: int = 0, remembered: object = None) -> int:
+def choose_port(server: str, preferred: int = 0, remembered: object = None) -> int:
     """Choose a loopback port for `server`: the one wanted, else the remembered one if free, else any free one.
 
     `remembered`: what was read from a file, which may be damaged.
 
     Raises PortInUse if a port was asked for by number and another process has it.
     """
-    if wanted:
-        if not port_is_free(wanted):
-            raise PortInUse(server=server, port=wanted)
-        return wanted
+    if preferred:
+        if not port_is_free(preferred):
+            raise PortInUse(server=server, port=preferred)
+        return preferred
     if type(remembered) is int and 0 < remembered <= MAX_PORT and port_is_free(remembered):
         return remembered
     with socket.socket() as probe:

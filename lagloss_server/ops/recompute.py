@@ -32,19 +32,19 @@ def recompute(settings: Settings, store: Store, pipeline: str, from_s: int, to_s
     """
     check_aggregator(settings)
     request = recompute_requests.add(store, pipeline, from_s, to_s)
-    asked = seen = time.monotonic()
+    requested_s = seen_s = time.monotonic()
     while (answer := recompute_requests.answer_to(store, request)) is None:
         now = time.monotonic()
-        if now - asked > ANSWER_TIMEOUT_S:
+        if now - requested_s > ANSWER_TIMEOUT_S:
             raise ServerNotReady(
                 server="the aggregator", detail=f"no answer within {ANSWER_TIMEOUT_S} s", log="its own"
             )
         say(_progress_text(recompute_requests.progress_of(store, request)))
         try:
             check_aggregator(settings)
-            seen = now
+            seen_s = now
         except ServerNotReady:
-            if now - seen > ABSENT_AT_MOST_S:
+            if now - seen_s > ABSENT_AT_MOST_S:
                 raise
             say("the aggregator does not answer; it continues once it runs again")
         time.sleep(POLL_S)

@@ -200,9 +200,9 @@ def defaults_in(path: Path) -> dict[str, str]:
 def claim_scratch(scratch: Path) -> Path:
     """Create an empty folder of this process's own, and remove those of processes that have ended. A second aggregator
     on the same data directory (a stand-by) keeps its own."""
-    for left in scratch.glob("*"):
-        if not (left.name.isdigit() and int(left.name) != os.getpid() and psutil.pid_exists(int(left.name))):
-            shutil.rmtree(left, ignore_errors=True)
+    for path in scratch.glob("*"):
+        if not (path.name.isdigit() and int(path.name) != os.getpid() and psutil.pid_exists(int(path.name))):
+            shutil.rmtree(path, ignore_errors=True)
     folder = scratch / str(os.getpid())
     folder.mkdir(mode=0o700, parents=True)  # messages are spilled there
     return folder

@@ -29,10 +29,10 @@ _ACLS: Final = "see docs/kafka.md, ACLs"
 def check_clusters(taps: Iterable[Tap], settings: Settings) -> list[Check]:
     """Check each tapped topic and group where it is. Raises nothing: a failure is a finding."""
     checks: list[Check] = []
-    for cluster, found in groupby(sorted(taps, key=lambda tap: tap.cluster), key=lambda tap: tap.cluster):
+    for cluster, taps_of in groupby(sorted(taps, key=lambda tap: tap.cluster), key=lambda tap: tap.cluster):
         try:
-            at: Cluster = KafkaConnection.named(cluster) if cluster else settings.require_kafka()
-            checks += _check_cluster(at, cluster, list(found))
+            cluster_: Cluster = KafkaConnection.named(cluster) if cluster else settings.require_kafka()
+            checks += _check_cluster(cluster_, cluster, list(taps_of))
         except LaglossError as error:
             what, _, todo = str(error).partition(". ")
             checks.append(Check(f"taps on {cluster or 'Kafka'}", "fail", what, todo))
@@ -53,10 +53,10 @@ def check_tap_rows(engine: Engine) -> list[Check]:
         .order_by(unreadable.count.desc(), unreadable.reason)
     )
     with engine.connect() as connection:
-        waiting = [f"{_named(tap)}: {found.trouble}" for tap, found in read_taps_of(connection.execute(waits))]
+        waiting = [f"{_named(tap)}: {row.trouble}" for tap, row in read_taps_of(connection.execute(waits))]
         records = [
-            f"{found.records} {found.reason} of {_named(tap)}, such as {found.partition}@{found.offset}"
-            for tap, found in read_taps_of(connection.execute(bad))
+            f"{row.records} {row.reason} of {_named(tap)}, such as {row.partition}@{row.offset}"
+            for tap, row in read_taps_of(connection.execute(bad))
         ]
     checks = []
     if waiting:
@@ -67,9 +67,9 @@ def check_tap_rows(engine: Engine) -> list[Check]:
     return checks
 
 
-def _check_cluster(at: Cluster, cluster: str, taps: Sequence[Tap]) -> Iterator[Check]:
+def _check_cluster(cluster_: Cluster, cluster: str, taps: Sequence[Tap]) -> Iterator[Check]:
     """Check the taps of one cluster. Raises LaglossError."""
-    admin, _ = connect(at, TIMEOUT_S)
+    admin, _ = connect(cluster_, TIMEOUT_S)
     on = f" on {cluster}" if cluster else ""
     topics = sorted({tap.topic for tap in taps})
     groups = sorted({tap.group for tap in taps if tap.group is not None})
@@ -80,15 +80,15 @@ def _check_cluster(at: Cluster, cluster: str, taps: Sequence[Tap]) -> Iterator[C
         yield _judge_topic(f"topic {topic}{on}", topic, described[topic], configs.get(topic), is_sent_to=bool(places))
     if groups:
         yield _judge_commit_log(f"commits of groups{on}", described[OFFSETS_TOPIC])
-        yield from _judge_groups(at, groups, taps, on)
+        yield from _judge_groups(cluster_, groups, taps, on)
 
 
 def _described(admin: AdminClient, topics: Sequence[str]) -> dict[str, Any]:
     """Return by topic its description with the operations that are allowed, or the exception that was raised."""
-    asked = admin.describe_topics(
+    futures = admin.describe_topics(
         TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=TIMEOUT_S
     )
-    return {topic: _answer(future) for topic, future in asked.items()}
+    return {topic: _answer(future) for topic, future in futures.items()}
 
 
 def _configs(admin: AdminClient, topics: Sequence[str]) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def _configs(admin: AdminClient, topics: Sequence[str]) -> dict[str, Any]:
     if not topics:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    asked = admin.describe_configs(resources, request_timeout=TIMEOUT_S)
-    return {resource.name: _answer(future) for resource, future in asked.items()}
+    futures = admin.describe_configs(resources, request_timeout=TIMEOUT_S)
+    return {resource.name: _answer(future) for resource, future in futures.items()}
 
 
 def _answer(future: Any) -> Any:
@@ -110,20 +110,22 @@ def _answer(future: Any) -> Any:
 def _judge_topic(name: str, topic: str, described: Any, config: Any, *, is_sent_to: bool) -> Check:
     """Judge a topic by its description and settings; `is_sent_to`: its records are the beacons of an `out`."""
     if isinstance(described, KafkaException):
-        found = needs(kafka_error(described), "DESCRIBE", f"topic {topic}").str()
-        return Check(name, "fail", found, f"make the topic, or mend the definition's tap; {_ACLS}")
+        problem = needs(kafka_error(described), "DESCRIBE", f"topic {topic}").str()
+        return Check(name, "fail", problem, f"make the topic, or mend the definition's tap; {_ACLS}")
     if not _may_read(described):
         return Check(name, "fail", f"an ACL is missing, READ on topic {topic} is not allowed", _ACLS)
-    found = f"{len(described.partitions)} partitions"
+    problem = f"{len(described.partitions)} partitions"
     if isinstance(config, KafkaException):
         why = needs(kafka_error(config), "DESCRIBE_CONFIGS", f"topic {topic}").str()
-        return Check(name, "warn", f"{found}; settings unknown: {why}", _ACLS)
+        return Check(name, "warn", f"{problem}; settings unknown: {why}", _ACLS)
     if is_sent_to and config["message.timestamp.type"].value != "LogAppendTime":
-        found += "; CreateTime: lags at its `out` are by the producers' clocks"
+        problem += "; CreateTime: lags at its `out` are by the producers' clocks"
     if "compact" in config["cleanup.policy"].value.split(","):
-        found += "; compacted: a set difference with it means nothing, since records go once a newer one has their key"
-        return Check(name, "warn", found, "tap a topic with cleanup.policy=delete, or take losses there for unknown")
-    return Check(name, "ok", found)
+        problem += (
+            "; compacted: a set difference with it means nothing, since records go once a newer one has their key"
+        )
+        return Check(name, "warn", problem, "tap a topic with cleanup.policy=delete, or take losses there for unknown")
+    return Check(name, "ok", problem)
 
 
 def _judge_commit_log(name: str, described: Any) -> Check:
@@ -132,33 +134,33 @@ def _judge_commit_log(name: str, described: Any) -> Check:
         return Check(name, "ok", f"read from {OFFSETS_TOPIC}, with their times")
     error = kafka_error(described) if isinstance(described, KafkaException) else None
     why = f"READ on topic {OFFSETS_TOPIC} is not allowed" if error is None else error.str()
-    found = f"polled: a record counts as taken in when that was asked, up to a second late; {why}"
-    return Check(name, "warn", found, f"allow READ and DESCRIBE on topic {OFFSETS_TOPIC}; {_ACLS}")
+    polled = f"polled: a record counts as taken in when that was asked, up to a second late; {why}"
+    return Check(name, "warn", polled, f"allow READ and DESCRIBE on topic {OFFSETS_TOPIC}; {_ACLS}")
 
 
-def _judge_groups(at: Cluster, groups: Sequence[str], taps: Sequence[Tap], on: str) -> Iterator[Check]:
+def _judge_groups(cluster_: Cluster, groups: Sequence[str], taps: Sequence[Tap], on: str) -> Iterator[Check]:
     """Judge each group by whether it has committed offsets of each topic that it is tapped for."""
-    with closing(ConsumerGroups(at, "lagloss-doctor")) as asked:
+    with closing(ConsumerGroups(cluster_, "lagloss-doctor")) as client:
         for group in groups:
             name = f"group {group}{on}"
             try:
-                committed = asked.committed([group]).get(group, {})
+                committed = client.committed([group]).get(group, {})
             except KafkaException as error:
                 yield Check(name, "fail", needs(kafka_error(error), "DESCRIBE", f"group {group}").str(), _ACLS)
                 continue
             topics = sorted({tap.topic for tap in taps if tap.group == group})
-            known = {topic: sum(key[0] == topic for key in committed) for topic in topics}
-            found = ", ".join(
+            counts = {topic: sum(key[0] == topic for key in committed) for topic in topics}
+            summary = ", ".join(
                 f"committed in {number} partitions of {topic}" if number else f"not committed in {topic}"
-                for topic, number in known.items()
+                for topic, number in counts.items()
             )
-            if all(known.values()):
-                yield Check(name, "ok", found)
+            if all(counts.values()):
+                yield Check(name, "ok", summary)
             else:
                 todo = (
                     "see that its consumers run, and that it is the group's name; a tap sees what is committed to Kafka"
                 )
-                yield Check(name, "warn", found, todo)
+                yield Check(name, "warn", summary, todo)
 
 
 def _may_read(described: Any) -> bool:
@@ -171,5 +173,5 @@ def _named(tap: Tap) -> str:
     return f"{tap.source} for {tap.node} of {tap.pipeline}"
 
 
-def _first(found: Sequence[str]) -> str:
-    return found[0] + (f", and {len(found) - 1} more" if len(found) > 1 else "")
+def _first(values: Sequence[str]) -> str:
+    return values[0] + (f", and {len(values) - 1} more" if len(values) > 1 else "")

@@ -135,8 +135,8 @@ class ServiceStack:
             self._tend_server(server)
         for service in self._services:
             service.tend(self._say)
-        for each in (*servers, *self._services):
-            rotate(each.log_path)
+        for process in (*servers, *self._services):
+            rotate(process.log_path)
         self._warn_of_disk()
 
     def _tend_server(self, server: EmbeddedKafka | EmbeddedPostgres) -> None:
@@ -197,15 +197,15 @@ class ServiceStack:
 
     def _start_servers(self) -> Settings:
         """Start the servers that no setting names; return the settings with their addresses."""
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         if not self.settings.kafka_bootstrap:
             self._say("starting Kafka")
             self._kafka = EmbeddedKafka(self._dir / "kafka", self.settings.kafka_port)
-            found["kafka_bootstrap"] = self._kafka.start().bootstrap
+            values["kafka_bootstrap"] = self._kafka.start().bootstrap
         if not self.settings.database_url:
             self._say("starting PostgreSQL")
             self._postgres = EmbeddedPostgres(self._dir / "postgres", self.settings.postgres_port)
-            found["database_url"] = self._postgres.start().url
+            values["database_url"] = self._postgres.start().url
         ports = self._ports
         urls = {f"{name}_url": f"http://{_visible_host(self.settings)}:{port}" for name, port in ports.items()}
         urls["dashboard_health_url"] = urls["dashboard_url"]
@@ -217,7 +217,7 @@ class ServiceStack:
             "alerting_port": ports["alerting"],
             "taps_port": ports["taps"],
         }
-        return self.settings.model_copy(update={**found, **urls, **numbers, "data_dir": self._dir})
+        return self.settings.model_copy(update={**values, **urls, **numbers, "data_dir": self._dir})
 
 
 def end_leftovers_in(data_dir: Path) -> None:
@@ -313,14 +313,14 @@ def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
     except (OSError, ValueError, RecursionError):
         found = None
     remembered = found if isinstance(found, dict) else {}
-    wanted = {
+    wanted_ports = {
         "dashboard": settings.dashboard_port,
         "collector": settings.collector_port,
         "aggregator": settings.metrics_port,
         "alerting": settings.alerting_port,
         "taps": settings.taps_port,
     }
-    ports = {name: choose_port(f"the {name}", port, remembered.get(name)) for name, port in wanted.items()}
+    ports = {name: choose_port(f"the {name}", port, remembered.get(name)) for name, port in wanted_ports.items()}
     disk.write_whole(path, json.dumps(ports))
     return ports
 

@@ -74,8 +74,8 @@ class BeaconLog:
 
     def topic_id(self) -> str:
         """Return the topic's id: another one means that it was deleted and created anew."""
-        found = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._timeout_s)
-        return str(self._answer(found[self.topic]).topic_id)
+        topic = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._timeout_s)
+        return str(self._answer(topic[self.topic]).topic_id)
 
     def ends(self) -> dict[int, int]:
         """Return the end offset of each partition."""
@@ -90,10 +90,10 @@ class BeaconLog:
     def offsets_at(self, moment_ms: int) -> dict[int, int]:
         """Return for each partition the offset of the first record appended at or after this moment; its end if there
         is none."""
-        asked = [TopicPartition(self.topic, partition, moment_ms) for partition in self.partitions()]
-        found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
-        ends: Mapping[int, int] = self.ends() if any(place.offset < 0 for place in found) else {}
-        return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in found}
+        places = [TopicPartition(self.topic, partition, moment_ms) for partition in self.partitions()]
+        offsets = self._consumer.offsets_for_times(places, timeout=self._timeout_s)
+        ends: Mapping[int, int] = self.ends() if any(place.offset < 0 for place in offsets) else {}
+        return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in offsets}
 
     def records(self, ranges: Sequence[OffsetRange]) -> Generator[LogRecord]:
         """Read the records in these ranges, which must be merged and held by the broker (see `clamp`)."""
@@ -126,13 +126,13 @@ class BeaconLog:
 
     @retry(retry=retry_if_exception(_is_of_the_moment), wait=wait_fixed(0.2), stop=stop_after_delay(5), reraise=True)
     def _offsets(self, spec: OffsetSpec, partitions: Iterable[int]) -> dict[int, int]:
-        asked = {TopicPartition(self.topic, partition): spec for partition in partitions}
-        found: dict[TopicPartition, Any] = self._admin.list_offsets(  # the type stubs are of an older version
-            asked,
+        specs = {TopicPartition(self.topic, partition): spec for partition in partitions}
+        futures: dict[TopicPartition, Any] = self._admin.list_offsets(  # the type stubs are of an older version
+            specs,
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._timeout_s,
         )
-        return {place.partition: self._answer(future).offset for place, future in found.items()}
+        return {place.partition: self._answer(future).offset for place, future in futures.items()}
 
     def _answer(self, future: Future[Any]) -> Any:
         try:

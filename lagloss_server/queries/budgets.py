@@ -45,7 +45,7 @@ class Spending:
         missing = coverage(self._whole, self._first_s, expected_to_s).missing
         if self._judged is None or self._judged[0] != missing:
             judged = [judge(objective, self._totals, missing) for objective in OBJECTIVES]
-            self._judged = missing, {one.objective: one.budget for one in judged}
+            self._judged = missing, {attainment.objective: attainment.budget for attainment in judged}
         return self._judged[1]
 
 
@@ -63,7 +63,7 @@ def read_spending(store: Store, pipelines: Sequence[StoredPipeline], now_s: floa
     to_s = period_of("day", int(now_s)) + DAY_S
     from_s = to_s - BUDGET_DAYS * DAY_S
     names = [stored.name for stored in pipelines]
-    targets = {name: targets_within(found, from_s, to_s) for name, found in read_targets(store, pipelines).items()}
+    targets = {name: targets_within(target, from_s, to_s) for name, target in read_targets(store, pipelines).items()}
     edges = {name: [*(target.from_s for target in targets[name]), to_s] for name in names}
     parts = series_of(store, edges, counts_only=True)
     first_s = first_known_of(store, names)
@@ -72,14 +72,14 @@ def read_spending(store: Store, pipelines: Sequence[StoredPipeline], now_s: floa
 
 def read_targets(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, list[Target]]:
     """Return the targets of these pipelines over time. Versions do not change: only new ones are read."""
-    of = str(store.engine.url)
-    keys = {stored.name: (of, stored.name, stored.version, stored.applied_at_ms) for stored in pipelines}
-    found = {name: known for name, key in keys.items() if (known := _targets.get(key)) is not None}
-    new = {stored.name: [stored] for stored in pipelines if stored.name not in found}
+    url = str(store.engine.url)
+    keys = {stored.name: (url, stored.name, stored.version, stored.applied_at_ms) for stored in pipelines}
+    targets = {name: known for name, key in keys.items() if (known := _targets.get(key)) is not None}
+    new = {stored.name: [stored] for stored in pipelines if stored.name not in targets}
     several = {name for name, (newest,) in new.items() if newest.version > 1}
     if several:
         passed_over = {stored.name: stored.version for stored in pipelines if stored.name not in several}
         for stored in store.versions(passed_over):
             if stored.name in several and stored.version < new[stored.name][-1].version:
                 new[stored.name].insert(-1, stored)
-    return found | {name: _targets.put(keys[name], targets_of(versions)) for name, versions in new.items()}
+    return targets | {name: _targets.put(keys[name], targets_of(versions)) for name, versions in new.items()}

@@ -50,7 +50,7 @@ class Difference:
     traces: Mapping[str, TraceContext] = field(default_factory=dict)
 
     def document(self, links: TraceLinks = NO_LINKS) -> DifferenceDocument:
-        found: DifferenceDocument = {
+        document_: DifferenceDocument = {
             "from": self.source,
             "to": self.target,
             "window_start": rfc3339(self.window_start_s),
@@ -59,12 +59,12 @@ class Difference:
         }
         traces = {unescape_id(name): links.document(trace, self.window_start_s) for name, trace in self.traces.items()}
         if traces:
-            found["traces"] = traces
+            document_["traces"] = traces
         if self.count > len(self.message_ids):
-            found["truncated"] = True
+            document_["truncated"] = True
         if self.sample < 1:
-            found["sample"] = self.sample
-        return found
+            document_["sample"] = self.sample
+        return document_
 
 
 def difference(
@@ -88,11 +88,11 @@ def check_points(graph: Graph, *checkpoints: str) -> None:
             raise UnknownCheckpoint(pipeline=graph.definition.name, checkpoint=name, known=known)
 
 
-def difference_in(found: WindowBlocks, source: str, target: str, limit: int | None = MAX_NAMES) -> Difference:
+def difference_in(blocks: WindowBlocks, source: str, target: str, limit: int | None = MAX_NAMES) -> Difference:
     """Return the difference within blocks that were read, with so many names at most (None: all)."""
-    ids = np.setdiff1d(found.ids(source), found.ids(target), assume_unique=True)
-    shown, known = ids[:limit], found.traces(ids[:limit])
-    named = sorted(zip(found.names(shown), shown.tolist(), strict=True))
+    ids = np.setdiff1d(blocks.ids(source), blocks.ids(target), assume_unique=True)
+    shown, known = ids[:limit], blocks.traces(ids[:limit])
+    named = sorted(zip(blocks.names(shown), shown.tolist(), strict=True))
     traces = {name: known[id_hash] for name, id_hash in named if id_hash in known}
     names = tuple(name for name, _ in named)
-    return Difference(source, target, found.window_start_s, int(ids.size), names, share_of(found.sample), traces)
+    return Difference(source, target, blocks.window_start_s, int(ids.size), names, share_of(blocks.sample), traces)

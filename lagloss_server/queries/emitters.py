@@ -64,9 +64,9 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
             case((is_silent(now_ms), func.coalesce(disturbed, last_window)), else_=last_window).label("disturbed_from"),
         ).where(is_any(emitter.c.pipeline, pipelines))
     )
-    found: dict[str, list[EmitterState]] = {pipeline: [] for pipeline in pipelines}
+    states: dict[str, list[EmitterState]] = {pipeline: [] for pipeline in pipelines}
     for row in rows:
-        found[row.pipeline].append(
+        states[row.pipeline].append(
             EmitterState(
                 row.emitter,
                 row.node,
@@ -81,7 +81,7 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
                 frozenset(row.inputs),
             )
         )
-    return found
+    return states
 
 
 def crowded(connection: Connection, pipelines: Collection[str], most: int) -> set[str]:
@@ -92,7 +92,7 @@ def crowded(connection: Connection, pipelines: Collection[str], most: int) -> se
 
 
 def last_words(
-    offsets_at: Callable[[int], Mapping[int, int]], silent: Iterable[EmitterState], held: Mapping[int, Watermarks]
+    offsets_at: Callable[[int], Mapping[int, int]], silent: Iterable[EmitterState], watermarks: Mapping[int, Watermarks]
 ) -> list[OffsetRange]:
     """Return the ranges around the last report of each silent emitter, in every partition.
 
@@ -101,7 +101,7 @@ def last_words(
     ranges = []
     for span in _merged_ranges({state.appended_at for state in silent}):
         first, last = offsets_at(1_000 * span.from_s), offsets_at(1_000 * span.to_s)
-        ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in held]
+        ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in watermarks]
     return ranges
 
 

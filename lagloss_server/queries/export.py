@@ -62,13 +62,21 @@ class WindowExport:
     sample: float
 
     @classmethod
-    def of(cls, pipeline: str, what: What, kept: KeptMessages, presence: Presence | None) -> WindowExport:
+    def of(cls, pipeline: str, what: What, kept_messages: KeptMessages, presence: Presence | None) -> WindowExport:
         """Make an export of what the log has; where it was not read, of what the closing kept."""
         if presence is None:
-            messages, sample = kept.named(what), share_of(kept.picked.sample)
-            return cls(pipeline, kept.window_start_s, what, "closing", messages, kept.is_truncated(what), sample)
-        found, sample = logged_messages(presence, kept, what), share_of(presence.found.sample)
-        return cls(pipeline, kept.window_start_s, what, "log", found, is_truncated=False, sample=sample)
+            messages, sample = kept_messages.named(what), share_of(kept_messages.picked.sample)
+            return cls(
+                pipeline,
+                kept_messages.window_start_s,
+                what,
+                "closing",
+                messages,
+                kept_messages.is_truncated(what),
+                sample,
+            )
+        found, sample = logged_messages(presence, kept_messages, what), share_of(presence.found.sample)
+        return cls(pipeline, kept_messages.window_start_s, what, "log", found, is_truncated=False, sample=sample)
 
     def texts(self, format: Literal["csv", "json"], links: TraceLinks = NO_LINKS) -> Iterator[str]:
         """Yield the file a message at a time."""
@@ -76,8 +84,8 @@ class WindowExport:
             yield from csv_lines(COLUMNS, (message.cells() for message in self.messages))
             return
         yield json.dumps(self._head())[:-1] + ', "messages": ['
-        for at, message in enumerate(self.messages):
-            yield (",\n" if at else "\n") + json.dumps(message.document(links))
+        for index, message in enumerate(self.messages):
+            yield (",\n" if index else "\n") + json.dumps(message.document(links))
         yield "]}\n"
 
     def parquet(self) -> bytes:

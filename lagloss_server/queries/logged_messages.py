@@ -28,10 +28,10 @@ Kind = tuple[str, tuple[str, ...]]
 """A missing message's kind, and where it is missing."""
 
 
-def logged_messages(presence: Presence, kept: KeptMessages, what: What) -> Iterator[NamedMessage]:
+def logged_messages(presence: Presence, kept_messages: KeptMessages, what: What) -> Iterator[NamedMessage]:
     """Yield the messages that are asked for: missing ones by event time, then dead ones, late ones (worst first), and
     the corrupted ones that the closing kept."""
-    return LoggedMessages(presence, kept).named(what)
+    return LoggedMessages(presence, kept_messages).named(what)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class LoggedMessages:
         missing, dead, late = self._missing, self._dead, self.presence.lateness_ms > 0
         if what in ("lost", "all"):
             of_kind = self._described(np.flatnonzero(missing), "missing")
-            yield from (each for each in of_kind if what == "all" or each.kind in (*LOST_KINDS, "missing"))
+            yield from (message for message in of_kind if what == "all" or message.kind in (*LOST_KINDS, "missing"))
         if what in ("dead", "all"):
             yield from self._described(np.flatnonzero(dead), "dead")
         if what in ("late", "all"):
@@ -54,13 +54,13 @@ class LoggedMessages:
             yield from self._described(rows[np.argsort(-self.presence.lateness_ms[rows], kind="stable")], "late")
         if what == "all":
             named = self.presence.ids[missing | dead | late]
-            corrupted = [each for each in self.kept.named("all") if each.kind == "corrupted"]
-            yield from (each for each in corrupted if np.uint64(each.id_hash) not in named)
+            corrupted = [message for message in self.kept.named("all") if message.kind == "corrupted"]
+            yield from (message for message in corrupted if np.uint64(message.id_hash) not in named)
 
     @property
     def _missing(self) -> _Bools:
         which, places = self.presence.missing_of
-        return np.array([bool(found) for found in places], bool)[which]
+        return np.array([bool(place) for place in places], bool)[which]
 
     @property
     def _dead(self) -> _Bools:
@@ -71,8 +71,8 @@ class LoggedMessages:
     def _described(self, rows: _Rows, kind: str) -> Iterator[NamedMessage]:
         if kind == "missing":
             rows = rows[np.argsort(self.presence.event_ms[rows], kind="stable")]
-        for at in range(0, rows.size, _SLICE):
-            yield from self._slice(rows[at : at + _SLICE], kind)
+        for index in range(0, rows.size, _SLICE):
+            yield from self._slice(rows[index : index + _SLICE], kind)
 
     def _slice(self, rows: _Rows, kind: str) -> Iterator[NamedMessage]:
         presence, (which, masks) = self.presence, self.presence.patterns
@@ -82,8 +82,8 @@ class LoggedMessages:
         events_ms = presence.event_ms[rows]
         since_ms = np.where(np.isfinite(events_ms), events_ms, ends)
         emitters, codes = self._last_emitters
-        for at, message in enumerate(presence.messages(rows)):
-            row, code = int(rows[at]), int(codes[rows[at]])
+        for index, message in enumerate(presence.messages(rows)):
+            row, code = int(rows[index]), int(codes[rows[index]])
             last = presence.graph.checkpoints[masks[which[row]].bit_length() - 1]
             own_kind, places = self._fate(row, message.id_hash, message.missing_at) if kind == "missing" else (kind, ())
             late = message.late if kind == "late" else None
@@ -91,7 +91,7 @@ class LoggedMessages:
                 places = (node_label(node_of(last)),)
             elif late is not None and late.hop is not None:
                 places = (late.hop,)
-            lag_ms = float(last_lags[at]) if message.event_time_ms is not None else None
+            lag_ms = float(last_lags[index]) if message.event_time_ms is not None else None
             is_named = message.message_id != f"{message.id_hash:016x}"
             yield NamedMessage(
                 window_start_s=presence.found.window_start_s,
@@ -101,7 +101,7 @@ class LoggedMessages:
                 places=places,
                 event_ms=message.event_time_ms,
                 last_checkpoint=last,
-                last_seen_ms=float(since_ms[at] + last_lags[at]),
+                last_seen_ms=float(since_ms[index] + last_lags[index]),
                 lag_ms=lag_ms if late is None else late.lag_ms,
                 hop=None if late is None else late.hop,
                 hop_ms=None if late is None else late.hop_ms,
@@ -112,15 +112,15 @@ class LoggedMessages:
             )
 
     def _fate(self, row: int, id_hash: int, missing_at: tuple[str, ...]) -> Kind:
-        found = self._kept_kinds.get(id_hash)
-        if found is not None:
-            return found
+        kind = self._kept_kinds.get(id_hash)
+        if kind is not None:
+            return kind
         of_pattern = self._kinds_of_patterns.get(int(self.presence.patterns[0][row]), frozenset())
         return next(iter(of_pattern)) if len(of_pattern) == 1 else ("missing", missing_at)
 
     @cached_property
     def _kept_kinds(self) -> Mapping[int, Kind]:
-        return {each.id_hash: (each.kind, tuple(each.places)) for each in self.kept.missing}
+        return {message.id_hash: (message.kind, tuple(message.places)) for message in self.kept.missing}
 
     @cached_property
     def _kinds_of_patterns(self) -> Mapping[int, frozenset[Kind]]:
@@ -149,10 +149,10 @@ class LoggedMessages:
     @cached_property
     def _reasons(self) -> Mapping[int, str]:
         """Why messages died, by row."""
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for name in self.presence.graph.names(self.presence.graph.dead_mask):
             for block, taken in self.presence.found.beacons(name):
                 if block.reason is not None:
                     rows = np.searchsorted(self.presence.ids, block.id_hash[taken]).tolist()
-                    found.update(dict.fromkeys(rows, block.reason))
-        return found
+                    reasons.update(dict.fromkeys(rows, block.reason))
+        return reasons

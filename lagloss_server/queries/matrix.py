@@ -131,7 +131,7 @@ class Matrix:
         return self.count > len(self.messages)
 
     def document(self, links: TraceLinks = NO_LINKS) -> MatrixDocument:
-        found: MatrixDocument = {
+        document_: MatrixDocument = {
             "pipeline": self.pipeline,
             "window_start": rfc3339(self.window_start_s),
             "checkpoints": list(self.checkpoints),
@@ -139,10 +139,10 @@ class Matrix:
             "count": self.count,
         }
         if self.is_truncated:
-            found["truncated"] = True
+            document_["truncated"] = True
         if self.sample < 1:
-            found["sample"] = self.sample
-        return found
+            document_["sample"] = self.sample
+        return document_
 
     def table(self) -> Table:
         """Format the matrix for a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""
@@ -167,9 +167,9 @@ def _cell(message: MatrixMessage, checkpoint: str) -> str:
     return f"● {fmt.duration(message.lags_ms[checkpoint])}" + (f" +{more}" if more else "") + order
 
 
-def matrix(found: WindowBlocks, *, only: Only | None = None, limit: int = MAX_ROWS) -> Matrix:
+def matrix(blocks: WindowBlocks, *, only: Only | None = None, limit: int = MAX_ROWS) -> Matrix:
     """Return the matrix of a window's blocks."""
-    presence = Presence(found)
+    presence = Presence(blocks)
     return presence.matrix(presence.select(only=only), limit)
 
 
@@ -201,7 +201,7 @@ class Presence:
     def event_ms(self) -> npt.NDArray[np.float64]:
         """Epoch ms by row, from the sources' `in`; infinity if none has it."""
         event_ms = np.full(self.ids.size, np.inf)
-        for block, rows in (each for name in self.graph.entrances for each in self.found.beacons(name)):
+        for block, rows in (beacon for name in self.graph.entrances for beacon in self.found.beacons(name)):
             if block.event_offset_ms is not None:
                 stamps = block.event_offset_ms[rows].astype(np.float64) + self.found.window_start_s * 1000
                 event_ms[np.searchsorted(self.ids, block.id_hash[rows])] = stamps
@@ -221,7 +221,7 @@ class Presence:
     def lateness_ms(self) -> F32:
         """By row the largest lag of those above a destination's target, else 0."""
         sla = self.graph.definition.spec.sla
-        targets_ms = np.array([[sla.lag_at(there.name).target] for there in self.graph.destinations])
+        targets_ms = np.array([[sla.lag_at(destination.name).target] for destination in self.graph.destinations])
         first = self.first_arrivals
         late: F32 = np.where((first > targets_ms) & np.isfinite(first), first, np.float32(0)).max(axis=0)
         return late
@@ -230,8 +230,8 @@ class Presence:
     def patterns(self) -> tuple[_Ints, list[int]]:
         """For each row the number of its presence pattern, and the patterns, as masks."""
         present = np.zeros((self.ids.size, len(self.graph.checkpoints)), bool)
-        for name, there in self.at.items():
-            present[np.searchsorted(self.ids, there), self.graph.bit[name]] = True
+        for name, column in self.at.items():
+            present[np.searchsorted(self.ids, column), self.graph.bit[name]] = True
         packed = np.packbits(present, axis=1, bitorder="little")
         patterns, which = np.unique(packed, axis=0, return_inverse=True)
         return which.reshape(-1), [int.from_bytes(pattern.tobytes(), "little") for pattern in patterns]
@@ -256,25 +256,25 @@ class Presence:
     @cached_property
     def out_of_order(self) -> dict[str, _Bools]:
         """By checkpoint with any, which rows were out of order there (rule 20)."""
-        found = {name: self._out_of_order(name) for name in self.at}
-        return {name: rows for name, rows in found.items() if rows.any()}
+        flags = {name: self._out_of_order(name) for name in self.at}
+        return {name: rows for name, rows in flags.items() if rows.any()}
 
     def select(self, *, only: Only | None = None, where: str | None = None, text: str = "") -> _Ints:
         """Return the rows that are asked for, in the order of their event times, of late ones alone the worst first.
         `where`: missing at this place; `text`: part of the message's name, or its hash in hex."""
         which, missing = self.missing_of
-        kept = np.ones(self.ids.size, bool)
+        is_selected = np.ones(self.ids.size, bool)
         if only == "missing":
-            kept &= np.array([bool(places) for places in missing], bool)[which]
+            is_selected &= np.array([bool(places) for places in missing], bool)[which]
         if only == "late":
-            kept &= self.lateness_ms > 0
+            is_selected &= self.lateness_ms > 0
         if only == "duplicate":
-            kept &= self._is_duplicate
+            is_selected &= self._is_duplicate
         if only == "out-of-order":
-            kept &= np.logical_or.reduce([np.zeros(self.ids.size, bool), *self.out_of_order.values()])
+            is_selected &= np.logical_or.reduce([np.zeros(self.ids.size, bool), *self.out_of_order.values()])
         if where is not None:
-            kept &= np.array([where in {place.label for place in places} for places in missing], bool)[which]
-        rows = np.flatnonzero(kept)
+            is_selected &= np.array([where in {place.label for place in places} for places in missing], bool)[which]
+        rows = np.flatnonzero(is_selected)
         if text:
             rows = rows[self._matches(rows, text)]
         return rows[np.lexsort((self.ids[rows], -self.lateness_ms[rows] if only == "late" else self.event_ms[rows]))]
@@ -297,7 +297,7 @@ class Presence:
         ids = self.ids[rows]
         lags = {name: least[rows].tolist() for name, least in self.lags_ms.items()}
         more = {name: counts[rows].tolist() for name, counts in self.duplicates.items()}
-        order = {name: there[rows].tolist() for name, there in self.out_of_order.items()}
+        order = {name: flags[rows].tolist() for name, flags in self.out_of_order.items()}
         which, missing = self.missing_of
         patterns, events_ms = which[rows].tolist(), self.event_ms[rows].tolist()
         traces, late = self.found.traces(ids), self._lateness(rows)
@@ -311,27 +311,27 @@ class Presence:
                 {point: counts[place] for point, counts in more.items() if counts[place]},
                 traces.get(id_hash),
                 late.get(place),
-                tuple(point for point, there in order.items() if there[place]),
+                tuple(point for point, checkpoint in order.items() if checkpoint[place]),
             )
             for place, (id_hash, name) in enumerate(zip(ids.tolist(), self.found.names(ids), strict=True))
         )
 
     @cached_property
     def _is_duplicate(self) -> _Bools:
-        found = np.zeros(self.ids.size, bool)
+        flags = np.zeros(self.ids.size, bool)
         for counts in self.duplicates.values():
-            found |= counts > 0
-        return found
+            flags |= counts > 0
+        return flags
 
     def _lateness(self, rows: _Ints) -> dict[int, Lateness]:
         """Return how late the late ones of these rows are, by their places among them."""
         late = np.flatnonzero(self.lateness_ms[rows] > 0)
         hops, hops_ms = self.longest_hops(rows[late])
         labels, lags = hop_labels(self.graph), self.lateness_ms[rows[late]]
-        found = zip(late.tolist(), lags.tolist(), hops.tolist(), hops_ms.tolist(), strict=True)
+        rows_ = zip(late.tolist(), lags.tolist(), hops.tolist(), hops_ms.tolist(), strict=True)
         return {
             place: Lateness(round(lag, 3), *((labels[hop], round(hop_ms, 3)) if hop_ms >= 0 else (None, None)))
-            for place, lag, hop, hop_ms in found
+            for place, lag, hop, hop_ms in rows_
         }
 
     def longest_hops(self, rows: _Ints) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.float64]]:
@@ -361,12 +361,12 @@ class Presence:
         return np.bincount(np.searchsorted(self.ids, ids), minlength=self.ids.size)
 
     def _out_of_order(self, checkpoint: str) -> _Bools:
-        found = np.zeros(self.ids.size, bool)
+        flags = np.zeros(self.ids.size, bool)
         for block, rows in self.found.beacons(checkpoint):
             if block.replay is None and block.out_of_order is not None:
                 late = rows[np.isin(rows, read_positions(block.out_of_order))]
-                found[np.searchsorted(self.ids, block.id_hash[late])] = True
-        return found
+                flags[np.searchsorted(self.ids, block.id_hash[late])] = True
+        return flags
 
     def _allowed(self, checkpoint: str, live: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64] | int:
         allowed = self.graph.allowed_copies[self.graph.bit[checkpoint]]
@@ -375,7 +375,7 @@ class Presence:
 
     def _matches(self, rows: _Ints, text: str) -> _Bools:
         """Names are made for these rows only while they are looked at."""
-        wanted, ids = text.casefold(), self.ids[rows]
-        named = np.array([wanted in name.casefold() for name in self.found.names(ids)], bool)
+        needle, ids = text.casefold(), self.ids[rows]
+        named = np.array([needle in name.casefold() for name in self.found.names(ids)], bool)
         exact = np.isin(ids, np.array(hashes_of(text), np.uint64))
         return named | exact

@@ -191,26 +191,28 @@ def search(
         KafkaException: the broker does not answer.
     """
     limit = limit or SearchLimit()
-    held, begun = log.watermarks(), time.monotonic()
+    watermarks, begun = log.watermarks(), time.monotonic()
     tallied = _tallied_windows(store, pipeline)
     oldest_s = min(tallied, default=None)
     first_s, end_s = (-math.inf if after_s is None else after_s), (math.inf if before_s is None else before_s)
     starts = [start for start in tallied if first_s <= start < end_s]
     starts.sort(key=lambda start: -start if around_s is None else abs(start + WINDOW_S // 2 - around_s))
-    partitions = _partitions_of(ids, _partition_counts(store, log, pipeline, oldest_s, held))
-    seen: list[int] = []
+    partitions = _partitions_of(ids, _partition_counts(store, log, pipeline, oldest_s, watermarks))
+    offsets_seen: list[int] = []
     read = 0
     for batch, beacons in _batches(starts, tallied):
         read += beacons
-        if seen and (time.monotonic() - begun > limit.seconds or read > limit.beacons):
-            return Search(None, min(seen), max(seen) + WINDOW_S, oldest_s, is_cut=True)
-        ranges = clamp(_ranges_of(store, log, pipeline, batch, partitions), held)
-        found = _best_hit(log, ranges, pipeline, ids, batch)
-        seen += batch
-        if found is not None:
-            trail = read_trail(store, log, pipeline, found[0], found[1], partitions)
-            return Search(trail, min(seen), max(seen) + WINDOW_S, oldest_s)
-    return Search(None, min(seen, default=None), max(seen) + WINDOW_S if seen else None, oldest_s)
+        if offsets_seen and (time.monotonic() - begun > limit.seconds or read > limit.beacons):
+            return Search(None, min(offsets_seen), max(offsets_seen) + WINDOW_S, oldest_s, is_cut=True)
+        ranges = clamp(_ranges_of(store, log, pipeline, batch, partitions), watermarks)
+        hit = _best_hit(log, ranges, pipeline, ids, batch)
+        offsets_seen += batch
+        if hit is not None:
+            trail = read_trail(store, log, pipeline, hit[0], hit[1], partitions)
+            return Search(trail, min(offsets_seen), max(offsets_seen) + WINDOW_S, oldest_s)
+    return Search(
+        None, min(offsets_seen, default=None), max(offsets_seen) + WINDOW_S if offsets_seen else None, oldest_s
+    )
 
 
 def read_trail(
@@ -229,8 +231,8 @@ def read_trail(
     """
     ranges, _ = window_ranges(store, log, pipeline, window_start_s)
     if partitions is None:
-        held = log.watermarks()
-        partitions = _partitions_of([id_hash], _partition_counts(store, log, pipeline, window_start_s, held))
+        watermarks = log.watermarks()
+        partitions = _partitions_of([id_hash], _partition_counts(store, log, pipeline, window_start_s, watermarks))
     ranges = [item for item in ranges if item.partition in partitions]
     hits = [
         (block, row)
@@ -275,13 +277,13 @@ def _named(hits: Iterable[tuple[BeaconBlock, int]]) -> tuple[int | None, str | N
 
 def _trace(hits: Iterable[tuple[BeaconBlock, int]]) -> TraceContext | None:
     """Return the trace in which a message came in first, from the beacons of the sources' `in`."""
-    seen = [
+    traces = [
         (float(block.lag_ms[row]), trace)
         for block, row in hits
         if block.traces is not None
         for trace in find_traces(block.traces, np.array([row])).values()
     ]
-    return min(seen)[1] if seen else None
+    return min(traces)[1] if traces else None
 
 
 def _best_hit(
@@ -290,17 +292,17 @@ def _best_hit(
     """(window, id) of the first of these windows that has one of the ids: an id may be used again, and the log is in
     an order of its own."""
     rank = {block_key(pipeline, start): place for place, start in enumerate(windows)}
-    wanted = np.array(ids, np.uint64)
-    best, found = len(windows), None
+    hashes = np.array(ids, np.uint64)
+    best, best_hit = len(windows), None
     for record in log.records(ranges):
         if record.key is None or rank.get(record.key, best) >= best:
             continue
         block = good_block(record, pipeline)
-        if block is not None and (hits := block.id_hash[np.isin(block.id_hash, wanted)]).size:
-            best, found = rank[record.key], (block.window_start, int(hits[0]))
+        if block is not None and (hits := block.id_hash[np.isin(block.id_hash, hashes)]).size:
+            best, best_hit = rank[record.key], (block.window_start, int(hits[0]))
         if best == 0:
             break
-    return found
+    return best_hit
 
 
 def _batches(starts: Sequence[int], beacons: Mapping[int, int]) -> Iterator[tuple[list[int], int]]:
@@ -348,24 +350,28 @@ def _ranges_of(
             )
         )
         for start, ranges, beacons in rows:
-            places = [at for at in unpack_ranges(ranges) if partitions is None or at.partition in partitions]
+            places = [
+                offset_range
+                for offset_range in unpack_ranges(ranges)
+                if partitions is None or offset_range.partition in partitions
+            ]
             named.setdefault(start, []).append((places, beacons))
     return merge_ranges(place for start, of_it in named.items() for place in believed(log, pipeline, start, of_it))
 
 
 def _partition_counts(
-    store: Store, log: BeaconLog, pipeline: str, oldest_s: int | None, held: Mapping[int, Watermarks]
+    store: Store, log: BeaconLog, pipeline: str, oldest_s: int | None, watermarks: Mapping[int, Watermarks]
 ) -> range:
     """Return how many partitions blocks of this window and later ones may be made for. Their number only grows, so it
     is at least what the first blocks of the oldest window say."""
     if oldest_s is None:
-        return range(len(held), len(held) + 1)
+        return range(len(watermarks), len(watermarks) + 1)
     first: dict[int, OffsetRange] = {}
-    for item in clamp(_ranges_of(store, log, pipeline, [oldest_s]), held):
+    for item in clamp(_ranges_of(store, log, pipeline, [oldest_s]), watermarks):
         first.setdefault(item.partition, replace(item, last=item.first))
     blocks = (good_block(record, pipeline) for record in log.records(list(first.values())))
-    least = min((block.partitions for block in blocks if block is not None), default=len(held))
-    return range(min(least, len(held)), len(held) + 1)
+    least = min((block.partitions for block in blocks if block is not None), default=len(watermarks))
+    return range(min(least, len(watermarks)), len(watermarks) + 1)
 
 
 def _partitions_of(ids: Iterable[int], counts: range) -> frozenset[int]:
@@ -376,4 +382,4 @@ def _hosts(store: Store, pipeline: str) -> dict[bytes, str]:
     emitter = tables.EmitterRow
     with store.engine.connect() as connection:
         rows = connection.execute(select(emitter.emitter, emitter.host).where(emitter.pipeline == pipeline))
-        return {found.emitter: found.host for found in rows}
+        return {row.emitter: row.host for row in rows}

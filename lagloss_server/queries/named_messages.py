@@ -142,22 +142,22 @@ class KeptMessages:
         """Return the messages that were asked for, each once: lost ones first, then dead, late (worst first) and
         corrupted ones."""
         start_s = self.window_start_s
-        wanted = {"lost": LOST_KINDS, "all": MISSING_KINDS}.get(what, ())
-        missing = [each for each in self.missing if each.kind in wanted]
+        kinds = {"lost": LOST_KINDS, "all": MISSING_KINDS}.get(what, ())
+        missing = [message for message in self.missing if message.kind in kinds]
         events_ms = dict(_event_times(start_s, self.picked)) if missing else {}
-        found = {each.id_hash: _of_missing(each, events_ms.get(each.id_hash)) for each in missing}
+        messages = {message.id_hash: _of_missing(message, events_ms.get(message.id_hash)) for message in missing}
         for kind in _PICKED[what]:
             for message in of_kind(start_s, self.picked, kind):
-                found.setdefault(message.id_hash, message)
-        return [replace(each, host=self.hosts.get(each.emitter or b"")) for each in found.values()]
+                messages.setdefault(message.id_hash, message)
+        return [replace(message, host=self.hosts.get(message.emitter or b"")) for message in messages.values()]
 
     def is_truncated(self, what: What) -> bool:
         """Return whether the window has more such messages than are named."""
-        named = Counter("lost" if each.kind in LOST_KINDS else each.kind for each in self.missing)
+        named = Counter("lost" if message.kind in LOST_KINDS else message.kind for message in self.missing)
         named.update({kind: self.picked.rows(sample).size for kind, sample in _SAMPLES.items()})
         counts = Counter({**self.counts, "corrupted": self.picked.totals.get("corrupted", 0)})
-        wanted = ("lost", "pending", *_PICKED["all"]) if what == "all" else (what,)
-        return any(counts[kind] > named[kind] for kind in wanted)
+        kinds = ("lost", "pending", *_PICKED["all"]) if what == "all" else (what,)
+        return any(counts[kind] > named[kind] for kind in kinds)
 
 
 def read_kept(store: Store, pipeline: str, window_start_s: int) -> KeptMessages:
@@ -168,15 +168,15 @@ def read_kept(store: Store, pipeline: str, window_start_s: int) -> KeptMessages:
     with store.engine.connect() as connection:
         picked = read_picked(connection, pipeline, window_start_s)
         closed = connection.execute(result).one_or_none()
-        hosts_of = {found.emitter: found.host for found in connection.execute(hosts)}
+        hosts_of = {row.emitter: row.host for row in connection.execute(hosts)}
     missing = store.missing(pipeline, window_start_s, MAX_MISSING)
     return KeptMessages(window_start_s, missing, picked, hosts_of, {} if closed is None else _counts(closed))
 
 
 def read_picked(connection: Connection, pipeline: str, window_start_s: int) -> PickedMessages:
     row = tables.PickedMessagesRow
-    asked = select(row.packed).where(row.pipeline == pipeline, row.window_start == window_start_s)
-    return PickedMessages.unpack(connection.execute(asked).scalar_one_or_none() or b"")
+    query = select(row.packed).where(row.pipeline == pipeline, row.window_start == window_start_s)
+    return PickedMessages.unpack(connection.execute(query).scalar_one_or_none() or b"")
 
 
 def _counts(row: Row[Any]) -> dict[str, int]:
@@ -207,14 +207,14 @@ def of_kind(
     event_ms = picked["event_ms"][rows].astype(np.float64)
     event_ms[event_ms < 0] = np.nan
     lags = picked["lag_ms"][rows].astype(np.float64) if kind == "late" else last_ms - event_ms
-    kept = np.ones(rows.size, bool)
+    is_chosen = np.ones(rows.size, bool)
     if place is not None and kind == "late" and place.kind in ("destination", "checkpoint"):
         name = _arrival_at(place, graph)
-        at = picked.checkpoints.index(name) if name in picked.checkpoints else None
-        lags = np.full(rows.size, np.nan) if at is None else seen_ms[:, at] - event_ms
-        kept = lags > above_ms
+        index = picked.checkpoints.index(name) if name in picked.checkpoints else None
+        lags = np.full(rows.size, np.nan) if index is None else seen_ms[:, index] - event_ms
+        is_chosen = lags > above_ms
     elif place is not None and graph is not None:
-        kept = np.array([_is_at(picked, row, kind, graph, place) for row in rows.tolist()], bool)
+        is_chosen = np.array([_is_at(picked, row, kind, graph, place) for row in rows.tolist()], bool)
     order = np.argsort(-lags, kind="stable") if kind == "late" else np.arange(rows.size)
     emitters = picked.last_emitters()
     start_ms = window_start_s * 1_000
@@ -230,7 +230,7 @@ def of_kind(
             emitter=emitters[int(rows[at])],
         )
         for at in order.tolist()
-        if kept[at]
+        if is_chosen[at]
     ]
 
 
@@ -288,7 +288,11 @@ def _is_at(picked: PickedMessages, row: int, kind: PickedKind, graph: Graph, pla
     if kind == "late":
         return picked.hops[int(picked["hop"][row])] == place.label
     if place.kind == "destination":
-        return any(there.is_dead(picked.masks[row]) for there in graph.destinations if there.name == place.name)
+        return any(
+            destination.is_dead(picked.masks[row])
+            for destination in graph.destinations
+            if destination.name == place.name
+        )
     return place.name in (last := _last_checkpoint(picked, row), node_of(last))
 
 

@@ -28,10 +28,10 @@ class NamedRanges:
         self._key = block_key(pipeline, window_start_s)
         self._begin = log.offsets_at(window_start_s * 1000 - MAX_AHEAD_MS)
 
-    def is_plausible(self, item: OffsetRange, held: Mapping[int, Watermarks]) -> bool:
+    def is_plausible(self, item: OffsetRange, watermarks: Mapping[int, Watermarks]) -> bool:
         """Return whether a range begins and ends with a block of the window, as far as the log still holds it. A small
-        one is not looked at. `held` must have been asked for after the range was named."""
-        marks = held.get(item.partition)
+        one is not looked at. `watermarks` must have been asked for after the range was named."""
+        marks = watermarks.get(item.partition)
         if marks is None or item.last >= marks.high:
             return False
         if item.last - item.first < SMALL_GAP:
@@ -59,6 +59,6 @@ def believed(
     for ranges, beacons in named:
         (doubtful if is_wide or is_doubtful(ranges, beacons) else found).extend(ranges)
     if doubtful:
-        check, held = NamedRanges(log, pipeline, window_start_s), log.watermarks()
-        found += check.begun(item for item in doubtful if check.is_plausible(item, held))
+        check, watermarks = NamedRanges(log, pipeline, window_start_s), log.watermarks()
+        found += check.begun(item for item in doubtful if check.is_plausible(item, watermarks))
     return found

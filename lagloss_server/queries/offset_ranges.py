@@ -49,7 +49,7 @@ def is_doubtful(ranges: Sequence[OffsetRange], beacons: int) -> bool:
 def merge_ranges(ranges: Iterable[OffsetRange], gap: int = SMALL_GAP) -> list[OffsetRange]:
     """Return the ranges by partition and offset, joined if they overlap or lie within `gap` records."""
     merged: list[OffsetRange] = []
-    for item in sorted(ranges, key=lambda found: (found.partition, found.first)):
+    for item in sorted(ranges, key=lambda offset_range: (offset_range.partition, offset_range.first)):
         last = merged[-1] if merged else None
         if last is not None and last.partition == item.partition and item.first <= last.last + 1 + gap:
             merged[-1] = OffsetRange(last.partition, last.first, max(last.last, item.last))
@@ -60,32 +60,32 @@ def merge_ranges(ranges: Iterable[OffsetRange], gap: int = SMALL_GAP) -> list[Of
 
 def fewer_ranges(ranges: Sequence[OffsetRange], most: int) -> list[OffsetRange]:
     """Return merged ranges as at most so many of each partition: the nearest are joined."""
-    found: list[OffsetRange] = []
+    ranges_: list[OffsetRange] = []
     for _, group in groupby(ranges, key=lambda item: item.partition):
         of_it = list(group)
         splits = widest_gaps([after.first - before.last for before, after in pairwise(of_it)], most)
-        for at, item in enumerate(of_it):
-            if at == 0 or at - 1 in splits:
-                found.append(item)
+        for index, item in enumerate(of_it):
+            if index == 0 or index - 1 in splits:
+                ranges_.append(item)
             else:
-                found[-1] = OffsetRange(item.partition, found[-1].first, item.last)
-    return found
+                ranges_[-1] = OffsetRange(item.partition, ranges_[-1].first, item.last)
+    return ranges_
 
 
 def widest_gaps(gaps: Sequence[int], parts: int) -> set[int]:
     """Return the positions of the gaps that are left where what lies between them is joined to so many parts at most;
     a gap below 1 is none."""
-    by_size = sorted((at for at, gap in enumerate(gaps) if gap > 0), key=lambda at: gaps[at], reverse=True)
+    by_size = sorted((index for index, gap in enumerate(gaps) if gap > 0), key=lambda index: gaps[index], reverse=True)
     return set(by_size[: parts - 1])
 
 
 def without(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> list[OffsetRange]:
     """Return what of these ranges lies in none of the others."""
-    left = list(ranges)
+    remaining = list(ranges)
     for other in others:
-        left = [
+        remaining = [
             part
-            for item in left
+            for item in remaining
             for part in (
                 (
                     OffsetRange(item.partition, item.first, min(item.last, other.first - 1)),
@@ -96,14 +96,14 @@ def without(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> lis
             )
             if part.first <= part.last
         ]
-    return left
+    return remaining
 
 
-def clamp(ranges: Iterable[OffsetRange], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
+def clamp(ranges: Iterable[OffsetRange], watermarks: Mapping[int, Watermarks]) -> list[OffsetRange]:
     """Cut the ranges to what the broker holds: Spark would wait two minutes for an end past the log's end."""
     clamped = []
     for item in ranges:
-        marks = held.get(item.partition)
+        marks = watermarks.get(item.partition)
         if marks is None:
             continue
         first, last = max(item.first, marks.low), min(item.last, marks.high - 1)
@@ -118,9 +118,9 @@ def rounds(ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
     layers: list[list[OffsetRange]] = []
     depth: dict[int, int] = {}
     for item in ranges:
-        at = depth.get(item.partition, 0)
-        depth[item.partition] = at + 1
-        if at == len(layers):
+        level = depth.get(item.partition, 0)
+        depth[item.partition] = level + 1
+        if level == len(layers):
             layers.append([])
-        layers[at].append(item)
+        layers[level].append(item)
     return layers

@@ -56,22 +56,22 @@ class WindowBlocks:
 
     def names(self, ids: U64) -> list[str]:
         """Return the names of these ids, from the blocks of the sources' `in`; a hash in hex where none has it."""
-        known, places = self._named
-        if not known.size:
+        hashes, places = self._named
+        if not hashes.size:
             return [f"{id_hash:016x}" for id_hash in ids.tolist()]
-        at = np.minimum(np.searchsorted(known, ids), known.size - 1)
-        found = zip(ids.tolist(), (known[at] == ids).tolist(), places[at].tolist(), strict=True)
-        return [self._name(place) if is_named else f"{id_hash:016x}" for id_hash, is_named, place in found]
+        indexes = np.minimum(np.searchsorted(hashes, ids), hashes.size - 1)
+        rows = zip(ids.tolist(), (hashes[indexes] == ids).tolist(), places[indexes].tolist(), strict=True)
+        return [self._name(place) if is_named else f"{id_hash:016x}" for id_hash, is_named, place in rows]
 
     def traces(self, ids: U64) -> dict[int, TraceContext]:
         """Return the traces of these ids, as far as they are known, from the blocks of the sources' `in`: of a message
         that came in several times, the one in which it came in first."""
-        known, places = self._traced
-        found = ids[np.isin(ids, known)] if known.size else known
-        where = places[np.searchsorted(known, found)].tolist()
+        hashes, places = self._traced
+        with_traces = ids[np.isin(ids, hashes)] if hashes.size else hashes
+        where = places[np.searchsorted(hashes, with_traces)].tolist()
         return {
             id_hash: TraceContext.of(self._tracing[place >> 32][place & 0xFFFF_FFFF]["context"].tobytes())
-            for id_hash, place in zip(found.tolist(), where, strict=True)
+            for id_hash, place in zip(with_traces.tolist(), where, strict=True)
         }
 
     def _name(self, place: int) -> str:
@@ -94,10 +94,10 @@ class WindowBlocks:
         """The ids that have names, ascending, and where each name is: the number of its block in the upper half, in the
         lower half its start there. Names are made when they are asked for: they would need much more memory."""
         blocks = [block for block in self._first_blocks if block.message_ids is not None]
-        starts = [id_starts(packed) + (at << 32) for at, packed in enumerate(self._naming)]
+        starts = [id_starts(packed) + (index << 32) for index, packed in enumerate(self._naming)]
         ids = np.concatenate([np.empty(0, np.uint64), *(block.id_hash for block in blocks)])
-        known, first = np.unique(ids, return_index=True)
-        return known, np.concatenate([np.empty(0, np.int64), *starts])[first]
+        hashes, first = np.unique(ids, return_index=True)
+        return hashes, np.concatenate([np.empty(0, np.int64), *starts])[first]
 
     @cached_property
     def _tracing(self) -> list[TraceRows]:
@@ -110,10 +110,10 @@ class WindowBlocks:
         blocks = self._traced_blocks
         ids = [block.id_hash[rows["position"]] for block, rows in zip(blocks, self._tracing, strict=True)]
         lags = [block.lag_ms[rows["position"]] for block, rows in zip(blocks, self._tracing, strict=True)]
-        places = [np.arange(rows.size, dtype=np.int64) + (at << 32) for at, rows in enumerate(self._tracing)]
+        places = [np.arange(rows.size, dtype=np.int64) + (index << 32) for index, rows in enumerate(self._tracing)]
         by_lag = np.argsort(np.concatenate([np.empty(0, np.float32), *lags]), kind="stable")
-        known, first = np.unique(np.concatenate([np.empty(0, np.uint64), *ids])[by_lag], return_index=True)
-        return known, np.concatenate([np.empty(0, np.int64), *places])[by_lag][first]
+        hashes, first = np.unique(np.concatenate([np.empty(0, np.uint64), *ids])[by_lag], return_index=True)
+        return hashes, np.concatenate([np.empty(0, np.int64), *places])[by_lag][first]
 
     @property
     def _traced_blocks(self) -> list[BeaconBlock]:
@@ -151,26 +151,26 @@ def window_ranges(
     named, sample = store.tallied(pipeline, window_start_s)
     if not any(ranges for ranges, _ in named):
         raise NotEnoughData(detail=f"no tally of {pipeline} covers the window {rfc3339(window_start_s)}.")
-    held = log.watermarks()
+    watermarks = log.watermarks()
     ranges = merge_ranges(believed(log, pipeline, window_start_s, named))
-    if store.is_sealed(pipeline, window_start_s) or records_in(clamp(ranges, held)) < records_in(ranges):
+    if store.is_sealed(pipeline, window_start_s) or records_in(clamp(ranges, watermarks)) < records_in(ranges):
         raise NotEnoughData(detail=f"the log no longer holds all blocks of the window {rfc3339(window_start_s)}.")
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     with store.engine.connect() as connection:
         emitters = read_emitters(connection, [pipeline], now_ms)[pipeline]
     silent = [state for state in emitters if state.is_silent_in(window_start_s, now_ms)]
-    return clamp(merge_ranges([*ranges, *last_words(log.offsets_at, silent, held)]), held), sample
+    return clamp(merge_ranges([*ranges, *last_words(log.offsets_at, silent, watermarks)]), watermarks), sample
 
 
 def good_blocks(
     log: BeaconLog, ranges: Sequence[OffsetRange], pipeline: str, window_start_s: int
 ) -> Iterator[BeaconBlock]:
     """Yield the good blocks of a window, each once, however often it was sent; closing counts the bad ones."""
-    key, known = block_key(pipeline, window_start_s), set[tuple[bytes, int]]()
+    key, blocks = block_key(pipeline, window_start_s), set[tuple[bytes, int]]()
     for record in log.records(ranges):
         block = good_block(record, pipeline) if record.key == key else None
-        if block is not None and (block.emitter, block.seq) not in known:
-            known.add((block.emitter, block.seq))
+        if block is not None and (block.emitter, block.seq) not in blocks:
+            blocks.add((block.emitter, block.seq))
             yield block
 
 

@@ -144,7 +144,7 @@ class DagRun:
     @property
     def is_rerun(self) -> bool:
         """True if it was cleared and run again: Airflow's times, and `duration_ms`, are those of the last attempt."""
-        ends = [each.ended_ms for each in self.tries if each.ended_ms is not None]
+        ends = [task_try.ended_ms for task_try in self.tries if task_try.ended_ms is not None]
         return self.started_ms is not None and bool(ends) and min(ends) < self.started_ms
 
     @property
@@ -161,13 +161,15 @@ class DagRun:
     @property
     def last_tries(self) -> list[TaskTry]:
         """The newest try of each task."""
-        return list({(each.task, each.map_index): each for each in sorted(self.tries, key=_by_number)}.values())
+        return list(
+            {(task_try.task, task_try.map_index): task_try for task_try in sorted(self.tries, key=_by_number)}.values()
+        )
 
     @property
     def bad_tasks(self) -> list[TaskTry]:
         """Tasks that failed in the end, in the order in which they did; those that never began for it last."""
-        bad = [each for each in self.last_tries if each.state in BAD]
-        return sorted(bad, key=lambda each: (each.state != "failed", each.ended_ms or 0, each.label))
+        bad = [task_try for task_try in self.last_tries if task_try.state in BAD]
+        return sorted(bad, key=lambda task_try: (task_try.state != "failed", task_try.ended_ms or 0, task_try.label))
 
     def as_of(self, now_ms: float) -> DagRun | None:
         """Return the run as it was known then; None if it had not begun. What was reported later is left out, and so
@@ -175,9 +177,9 @@ class DagRun:
         if self.started_ms is None or self.started_ms > now_ms:
             return None
         tries = tuple(
-            each if (each.ended_ms or 0) <= now_ms else replace(each, state="running", ended_ms=None)
-            for each in self.tries
-            if each.number and each.started_ms is not None and each.started_ms <= now_ms
+            task_try if (task_try.ended_ms or 0) <= now_ms else replace(task_try, state="running", ended_ms=None)
+            for task_try in self.tries
+            if task_try.number and task_try.started_ms is not None and task_try.started_ms <= now_ms
         )
         failed_ms = self.failed_ms if self.failed_ms is not None and self.failed_ms <= now_ms else None
         if self.ended_ms is not None and self.ended_ms <= now_ms:
@@ -196,7 +198,7 @@ class DagRun:
             "failed_at": _moment(self.failed_ms),
             "duration_s": _seconds(self.duration_ms),
             "delay_s": _seconds(self.delay_ms),
-            "tasks": [each.document() for each in self.tries],
+            "tasks": [task_try.document() for task_try in self.tries],
         }
 
 
@@ -283,7 +285,7 @@ class JobStats:
             "in_time": self.in_time,
             "judged": self.judged,
             **self.repairs.document(),
-            "tasks": [each.document() for each in self.tasks],
+            "tasks": [task.document() for task in self.tasks],
         }
 
 
@@ -325,14 +327,16 @@ def run_repairs(runs: Iterable[DagRun]) -> Repairs:
 
 def _task_stats(ended: Sequence[DagRun]) -> list[TaskStats]:
     """Return the statistics of each task that ran, mapped ones together."""
-    found: dict[str, list[tuple[DagRun, list[TaskTry]]]] = {}
+    tries_by_task: dict[str, list[tuple[DagRun, list[TaskTry]]]] = {}
     for run in ended:
-        for task, tries in groupby(sorted(run.tries, key=lambda each: each.task), key=lambda each: each.task):
-            found.setdefault(task, []).append((run, list(tries)))
+        for task, tries in groupby(
+            sorted(run.tries, key=lambda task_try: task_try.task), key=lambda task_try: task_try.task
+        ):
+            tries_by_task.setdefault(task, []).append((run, list(tries)))
     stats = []
-    for task, by_run in found.items():
-        last = [(run, [each for each in run.last_tries if each.task == task]) for run, _ in by_run]
-        began = [(run, tries) for run, tries in last if any(each.number for each in tries)]
+    for task, by_run in tries_by_task.items():
+        last = [(run, [task_try for task_try in run.last_tries if task_try.task == task]) for run, _ in by_run]
+        began = [(run, tries) for run, tries in last if any(task_try.number for task_try in tries)]
         if not began:
             continue
         repairs = [_task_repairs(tries) for _, tries in by_run]
@@ -340,15 +344,17 @@ def _task_stats(ended: Sequence[DagRun]) -> list[TaskStats]:
             TaskStats(
                 task,
                 runs=len(began),
-                succeeded=sum(all(each.state not in (*BAD, "running") for each in tries) for _, tries in began),
-                retried=sum(any(each.number > 1 for each in tries) for _, tries in began),
+                succeeded=sum(all(task_try.state not in (*BAD, "running") for task_try in tries) for _, tries in began),
+                retried=sum(any(task_try.number > 1 for task_try in tries) for _, tries in began),
                 durations_s=tuple(
-                    each.duration_ms / 1_000
+                    task_try.duration_ms / 1_000
                     for _, tries in last
-                    for each in tries
-                    if each.state == "success" and each.duration_ms is not None
+                    for task_try in tries
+                    if task_try.state == "success" and task_try.duration_ms is not None
                 ),
-                repairs=Repairs(tuple(ms for one in repairs for ms in one.after_ms), sum(one.open for one in repairs)),
+                repairs=Repairs(
+                    tuple(ms for repair in repairs for ms in repair.after_ms), sum(repair.open for repair in repairs)
+                ),
             )
         )
     return stats
@@ -358,11 +364,16 @@ def _task_repairs(tries: Sequence[TaskTry]) -> Repairs:
     """Return the time from the first failed try of a task in a run to its success, by the index of mapped ones."""
     after, unrepaired = [], 0
     for _, these in groupby(
-        sorted(tries, key=lambda each: (each.map_index, each.number)), key=lambda each: each.map_index
+        sorted(tries, key=lambda task_try: (task_try.map_index, task_try.number)),
+        key=lambda task_try: task_try.map_index,
     ):
         of_index = list(these)
-        failed = [each.ended_ms for each in of_index if each.state == "failed" and each.ended_ms is not None]
-        good = [each.ended_ms for each in of_index if each.state == "success" and each.ended_ms is not None]
+        failed = [
+            task_try.ended_ms for task_try in of_index if task_try.state == "failed" and task_try.ended_ms is not None
+        ]
+        good = [
+            task_try.ended_ms for task_try in of_index if task_try.state == "success" and task_try.ended_ms is not None
+        ]
         if failed and good and max(good) >= min(failed):
             after.append(max(good) - min(failed))
         elif failed and not good:
@@ -422,8 +433,8 @@ def why_bad(job: JobSpec, run: DagRun) -> str | None:
         tries = f" after {first.number} tries" if first.number > 1 else ""
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         text = f"{first.label}{more} failed{tries}"
-        own = [each for each in run.last_tries if each.task == job.task]
-        if own and first.task != job.task and all(each.state == "success" for each in own):
+        own = [task_try for task_try in run.last_tries if task_try.task == job.task]
+        if own and first.task != job.task and all(task_try.state == "success" for task_try in own):
             text += f" although {job.task} succeeded"
     return f"{text}, and the run counts as a success" if run.state == "success" else text
 
@@ -439,20 +450,22 @@ class Bar:
 
 def bars_of(run: DagRun, now_ms: float) -> list[Bar]:
     """Return the tries of a run that began, from its start (0) to its end or now (1)."""
-    begun = [each for each in run.tries if each.started_ms is not None]
-    starts = [each.started_ms for each in begun if each.started_ms is not None]
+    begun = [task_try for task_try in run.tries if task_try.started_ms is not None]
+    starts = [task_try.started_ms for task_try in begun if task_try.started_ms is not None]
     first = min([*starts, *([run.started_ms] if run.started_ms is not None else [])], default=0)
     until = run.ended_ms if run.ended_ms is not None else now_ms
-    last = max([until, *(each.ended_ms for each in begun if each.ended_ms is not None)], default=until)
+    last = max([until, *(task_try.ended_ms for task_try in begun if task_try.ended_ms is not None)], default=until)
     length = max(1.0, last - first)
     return [
-        Bar(each, ((each.started_ms or first) - first) / length, ((each.ended_ms or until) - first) / length)
-        for each in begun
+        Bar(
+            task_try, ((task_try.started_ms or first) - first) / length, ((task_try.ended_ms or until) - first) / length
+        )
+        for task_try in begun
     ]
 
 
-def _by_number(each: TaskTry) -> tuple[str, int, int]:
-    return each.task, each.map_index, each.number
+def _by_number(task_try: TaskTry) -> tuple[str, int, int]:
+    return task_try.task, task_try.map_index, task_try.number
 
 
 def _by_hour(run: DagRun) -> tuple[str, TimeRange]:

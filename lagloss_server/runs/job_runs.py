@@ -72,7 +72,7 @@ class HourRecords:
 
     @classmethod
     def of(cls, hour: TimeRange, total: Rollup) -> HourRecords:
-        counted = sum(there.counted for there in total.checkpoints.values())
+        counted = sum(checkpoint.counted for checkpoint in total.checkpoints.values())
         checked = sum(checks.checked for checks in total.checksums.values())
         return cls(
             minutes=hour.length_s // 60,
@@ -81,7 +81,7 @@ class HourRecords:
             delivered=total.delivered,
             lost=total.lost,
             late=total.on_time_of - total.on_time,
-            duplicated=sum(there.duplicates for there in total.checkpoints.values()) if counted else None,
+            duplicated=sum(checkpoint.duplicates for checkpoint in total.checkpoints.values()) if counted else None,
             corrupted=sum(checks.corrupted for checks in total.checksums.values()) if checked else None,
         )
 
@@ -122,7 +122,7 @@ class JobRuns:
         return self.stats.job
 
     def document(self) -> JobRunsDocument:
-        return {**self.stats.document(), "list": [each.document() for each in self.runs]}
+        return {**self.stats.document(), "list": [run.document() for run in self.runs]}
 
 
 def read_job_runs(
@@ -152,10 +152,10 @@ def read_run(store: Store, pipeline: str, run_id: str = LATEST, dag: str | None 
         UnknownPipeline, UnknownRun: there is none of this name.
     """
     jobs = [job for job in store.pipeline(pipeline).definition.spec.jobs if dag in (None, job.dag)]
-    found = read_runs(store, pipeline, jobs, limit=1, run_id=None if run_id == LATEST else run_id)
-    if not found:
+    runs_ = read_runs(store, pipeline, jobs, limit=1, run_id=None if run_id == LATEST else run_id)
+    if not runs_:
         raise UnknownRun(pipeline=pipeline, run=run_id)
-    run = found[-1]
+    run = runs_[-1]
     job = next(job for job in jobs if job.dag == run.dag)
     return _with_hour(job, run, _records(store, pipeline, [run]))
 
@@ -167,15 +167,15 @@ def _with_hour(job: JobSpec, run: DagRun, hours: Mapping[TimeRange, HourRecords]
 def _records(store: Store, pipeline: str, runs: Iterable[DagRun]) -> dict[TimeRange, HourRecords]:
     """Return the records of the hours of these runs, of those that have a closed minute, in a few statements."""
     hours = {run.hour for run in runs}
-    found: dict[TimeRange, HourRecords] = {}
+    records: dict[TimeRange, HourRecords] = {}
     for together in _neighbours(hours):
         edges = sorted({edge for hour in together for edge in (hour.from_s, hour.to_s)})
         parts = series(store, pipeline, edges)
         for hour in together:
             total = Rollup.merged(part.total for part in parts if hour.contains(part))
             if total.windows:
-                found[hour] = HourRecords.of(hour, total)
-    return found
+                records[hour] = HourRecords.of(hour, total)
+    return records
 
 
 def _neighbours(hours: Iterable[TimeRange]) -> list[Sequence[TimeRange]]:

@@ -51,7 +51,7 @@ class RunReport:
 def record(connection: Connection, reports: Iterable[tuple[str, RunReport]]) -> None:
     """Store reports, each of a pipeline. What was reported last, by the reporter's clock, holds, in whatever order
     reports come in and however often."""
-    ordered = sorted(reports, key=lambda each: (each[0], each[1].dag, each[1].run_id))  # locks in one order
+    ordered = sorted(reports, key=lambda item: (item[0], item[1].dag, item[1].run_id))  # locks in one order
     runs = [_run_values(pipeline, report) for pipeline, report in ordered]
     tries = [_try_values(pipeline, report) for pipeline, report in ordered if report.task_event is not None]
     tries.sort(key=lambda values: tuple(values[name] for name in TRY_KEY))
@@ -101,40 +101,42 @@ def _try_values(pipeline: str, report: RunReport) -> dict[str, Any]:
 def _upsert_run() -> Insert:
     """Merge by functions that do not depend on the order: the newest, the greatest and the least."""
     new = insert(_RUN)
-    given = new.excluded
+    new_values = new.excluded
     return new.on_conflict_do_update(
         index_elements=RUN_KEY,
         set_={
-            **_newest(_RUN.c, given, "state", "ended_at", "reported_at"),
-            "due_at": func.least(_RUN.c.due_at, given.due_at),
-            "interval_start": func.least(_RUN.c.interval_start, given.interval_start),
-            "interval_end": func.least(_RUN.c.interval_end, given.interval_end),
-            "started_at": func.greatest(_RUN.c.started_at, given.started_at),  # a run that is cleared starts again
-            "failed_at": func.least(_RUN.c.failed_at, given.failed_at),
+            **_newest(_RUN.c, new_values, "state", "ended_at", "reported_at"),
+            "due_at": func.least(_RUN.c.due_at, new_values.due_at),
+            "interval_start": func.least(_RUN.c.interval_start, new_values.interval_start),
+            "interval_end": func.least(_RUN.c.interval_end, new_values.interval_end),
+            "started_at": func.greatest(_RUN.c.started_at, new_values.started_at),  # a run that is cleared starts again
+            "failed_at": func.least(_RUN.c.failed_at, new_values.failed_at),
         },
     )
 
 
 def _upsert_try() -> Insert:
     new = insert(_TRY)
-    given = new.excluded
+    new_values = new.excluded
     return new.on_conflict_do_update(
         index_elements=TRY_KEY,
         set_={
-            **_newest(_TRY.c, given, "state", "ended_at", "reported_at"),
-            "started_at": func.least(_TRY.c.started_at, given.started_at),  # a deferred task is started several times
+            **_newest(_TRY.c, new_values, "state", "ended_at", "reported_at"),
+            "started_at": func.least(
+                _TRY.c.started_at, new_values.started_at
+            ),  # a deferred task is started several times
         },
     )
 
 
-def _newest(stored: Any, given: Any, *names: str) -> Mapping[str, Any]:
+def _newest(stored: Any, column: Any, *names: str) -> Mapping[str, Any]:
     """Return these columns of the report that is newer; of two of one moment, of the one that says that it ended."""
 
-    def rank(of: Any) -> Any:
-        return tuple_(of.reported_at, of.ended_at.is_not(None), of.state)
+    def rank(state: Any) -> Any:
+        return tuple_(state.reported_at, state.ended_at.is_not(None), state.state)
 
-    is_newer = rank(given) >= rank(stored)
-    return {name: case((is_newer, given[name]), else_=_column(stored, name)) for name in names}
+    is_newer = rank(column) >= rank(stored)
+    return {name: case((is_newer, column[name]), else_=_column(stored, name)) for name in names}
 
 
 def _column(stored: Any, name: str) -> Column[Any]:
@@ -182,8 +184,8 @@ def read_runs_by(
         return []
     tries: dict[tuple[str, str], list[TaskTry]] = {}
     names = {row.run_id for row in rows}
-    found = select(_TRY).where(_TRY.c.pipeline == pipeline, is_any(_TRY.c.dag, of_dag), is_any(_TRY.c.run_id, names))
-    for row in connection.execute(found.order_by(_TRY.c.started_at.nulls_last(), _TRY.c.task, _TRY.c.map_index)):
+    query = select(_TRY).where(_TRY.c.pipeline == pipeline, is_any(_TRY.c.dag, of_dag), is_any(_TRY.c.run_id, names))
+    for row in connection.execute(query.order_by(_TRY.c.started_at.nulls_last(), _TRY.c.task, _TRY.c.map_index)):
         tries.setdefault((row.dag, row.run_id), []).append(_try(row))
     return [_dag_run(row, of_dag[row.dag], tries.get((row.dag, row.run_id), ())) for row in reversed(rows)]
 

@@ -110,17 +110,17 @@ def read_wholeness(store: Store, pipeline: str, from_s: int, to_s: int, node: st
 
     def windows() -> Iterator[tuple[Graph, WindowState]]:
         window = table_of(WindowRow)
-        asked = select(window).where(
+        statement = select(window).where(
             window.c.pipeline == pipeline, window.c.window_start >= from_s, window.c.window_start < to_s
         )
         with store.engine.connect() as connection:
-            for row in connection.execute(asked.order_by(window.c.window_start)):
-                of = versions[in_force(versions, row.window_start)].definition.graph
-                if node is None or node in of.steps:
+            for row in connection.execute(statement.order_by(window.c.window_start)):
+                graph = versions[in_force(versions, row.window_start)].definition.graph
+                if node is None or node in graph.steps:
                     result = unpack_window(pipeline, row.window_start, row.document)
                     facts = unpack_facts(pipeline, row.window_start, row.facts)
                     if result is not None and facts is not None:
-                        yield of, WindowState(result, facts)
+                        yield graph, WindowState(result, facts)
 
     return wholeness(pipeline, from_s, to_s, node, windows(), newest.spec.sla.loss.max)
 
@@ -142,8 +142,8 @@ def wholeness(
         closed += 1
         messages += sum(messages for messages, nodes in _sides(window.result) if upto.intersection(nodes))
         missing += _missing(graph, window.facts, {place.label for place in places})
-        found = dict(window.result.losses)
-        lost += sum(found[label].min for label in {place.label for place in places} if label in found)
+        losses = dict(window.result.losses)
+        lost += sum(losses[label].min for label in {place.label for place in places} if label in losses)
         incomplete |= dict.fromkeys(name for name in _incomplete(graph, window.result) if name in upto)
         if "failed" in window.result.reasons:
             closed -= 1  # closing it failed: nothing is known
@@ -154,11 +154,11 @@ def wholeness(
 
 def _upto(graph: Graph, node: str) -> frozenset[str]:
     """Return a node and all those before it, across cuts: what it makes is whole if what it is made of is."""
-    found = {*graph.leading_to(node)}
+    nodes = {*graph.leading_to(node)}
     for before, after in reversed(graph.cuts):
-        if after in found:
-            found |= graph.leading_to(before)
-    return frozenset(found)
+        if after in nodes:
+            nodes |= graph.leading_to(before)
+    return frozenset(nodes)
 
 
 def _sides(window: Window) -> list[tuple[int, Collection[str]]]:

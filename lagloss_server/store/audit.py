@@ -109,32 +109,32 @@ def acting_as(actor: Actor) -> Iterator[None]:
         _acting.reset(token)
 
 
-def note(connection: Connection, action: Action, of: str, pipelines: Collection[str] = (), **detail: Any) -> None:
-    """Add an entry in this transaction: that the actor did something to `of`, which concerns these pipelines."""
+def note(connection: Connection, action: Action, target: str, pipelines: Collection[str] = (), **detail: Any) -> None:
+    """Add an entry in this transaction: that the actor did something to `target`, which concerns these pipelines."""
     # inline: without RETURNING, for which a role that only adds would need to read
-    connection.execute(insert(audit_table).values(_values(action, of, pipelines, detail)).inline())
+    connection.execute(insert(audit_table).values(_values(action, target, pipelines, detail)).inline())
 
 
-def note_look(engine: Engine, look: Look, pipeline: str, of: str) -> None:
+def note_look(engine: Engine, look: Look, pipeline: str, target: str) -> None:
     """Add an entry about message ids that are about to be shown, unless there is the same of the last minutes."""
-    values = _values(look, of, (pipeline,), {})
+    values = _values(look, target, (pipeline,), {})
     row = audit_table.c
     same = (row[name] == values[name] for name in ("actor", "known_by", "address", "action", "object", "pipelines"))
     since = func.clock_timestamp() - text(f"interval '{LOOK_AGAIN_S} s'")
     lately = exists().where(row.at > since, *(condition for condition in same))
-    asked = select(*(literal(value, row[name].type) for name, value in values.items())).where(~lately)
+    statement = select(*(literal(value, row[name].type) for name, value in values.items())).where(~lately)
     with engine.begin() as connection:
-        connection.execute(insert(audit_table).from_select(list(values), asked))
+        connection.execute(insert(audit_table).from_select(list(values), statement))
 
 
-def _values(action: Action, of: str, pipelines: Collection[str], detail: dict[str, Any]) -> dict[str, Any]:
+def _values(action: Action, target: str, pipelines: Collection[str], detail: dict[str, Any]) -> dict[str, Any]:
     actor = acting()
     return {
         "actor": actor.name,
         "known_by": actor.known_by,
         "address": actor.address,
         "action": action,
-        "object": of[:_MAX_OBJECT],
+        "object": target[:_MAX_OBJECT],
         "pipelines": sorted(pipelines) if len(pipelines) <= MAX_PIPELINES else [],
         "detail": detail,
     }

@@ -45,12 +45,12 @@ def demand_newest(engine: Engine) -> None:
         TablesUnknown, TablesBehind: they are of another.
     """
     with engine.connect() as connection:
-        found = MigrationContext.configure(connection).get_current_revision()
-    _demand_known(found)
-    if found != revisions()[0]:
-        raise TablesBehind(found=found or "none", newest=revisions()[0])
+        revision = MigrationContext.configure(connection).get_current_revision()
+    _demand_known(revision)
+    if revision != revisions()[0]:
+        raise TablesBehind(found=revision or "none", newest=revisions()[0])
 
 
-def _demand_known(found: str | None) -> None:
-    if found is not None and found not in revisions():
-        raise TablesUnknown(found=found, newest=revisions()[0])
+def _demand_known(revision: str | None) -> None:
+    if revision is not None and revision not in revisions():
+        raise TablesUnknown(found=revision, newest=revisions()[0])

@@ -64,23 +64,23 @@ class PeriodReading:
         days = self._marked("day") | {(name, period_of("day", start)) for name, start in hours}
         # where the minutes of a marked hour are gone, its roll-up is all there is
         as_is_s = max(pruned_s, self.settled_s - PERIOD_S["hour"] + 1)
-        left: Ranges = {name: [TimeRange(edges[0], edges[-1])] for name, edges in self.edges.items()}
+        remaining: Ranges = {name: [TimeRange(edges[0], edges[-1])] for name, edges in self.edges.items()}
         take = self._count if self.counts_only else self._take
-        left = take("day", left, days)
-        left = take("hour", left, {(name, start) for name, start in hours if start >= as_is_s})
+        remaining = take("day", remaining, days)
+        remaining = take("hour", remaining, {(name, start) for name, start in hours if start >= as_is_s})
         forever_s = max((edges[-1] for edges in self.edges.values()), default=0)
-        kept = _each(left, lambda _, ranges: _clipped(ranges, pruned_s, forever_s))
+        clipped = _each(remaining, lambda _, ranges: _clipped(ranges, pruned_s, forever_s))
         if self.counts_only:
-            self._count_minutes(kept)
+            self._count_minutes(clipped)
         else:
-            self._take_minutes(kept)
-        cuts = self._cuts(_each(left, lambda name, ranges: self._parted(name, _clipped(ranges, 0, pruned_s))))
+            self._take_minutes(clipped)
+        cuts = self._cuts(_each(remaining, lambda name, ranges: self._parted(name, _clipped(ranges, 0, pruned_s))))
         return {
             name: [
                 RangeTotal(from_s, to_s, _merged(rows), cut)
-                for (from_s, to_s), rows, cut in zip(pairwise(self.edges[name]), found, cuts[name], strict=True)
+                for (from_s, to_s), rows, cut in zip(pairwise(self.edges[name]), totals, cuts[name], strict=True)
             ]
-            for name, found in self._found.items()
+            for name, totals in self._found.items()
         }
 
     def _count(self, period: Period, ranges: Ranges, stale: Set[RowKey]) -> Ranges:
@@ -91,19 +91,21 @@ class PeriodReading:
         for name, start in sorted(stale):
             passed.setdefault(name, []).append(TimeRange(start, start + length))
         fresh = _each(ranges, lambda name, some: self._parted(name, _outside(some, passed.get(name, ()))))
-        asked = _asked(_each(fresh, lambda name, some: self._whole(name, some, length)))
+        query = _asked(_each(fresh, lambda name, some: self._whole(name, some, length)))
         columns = [getattr(row, name) for name in (*VERDICT_COLUMNS.values(), *COUNTS)]
         # lateral: each range is looked up by itself, also where thousands are of one pipeline
-        found = (
-            select(func.array_agg(row.start).label("starts"), *(cast(func.sum(each), BigInteger) for each in columns))
-            .where(row.pipeline == asked.c.name, row.period == period)
-            .where(row.start >= asked.c.from_s, row.start < asked.c.to_s)
+        columns_query = (
+            select(
+                func.array_agg(row.start).label("starts"), *(cast(func.sum(column), BigInteger) for column in columns)
+            )
+            .where(row.pipeline == query.c.name, row.period == period)
+            .where(row.start >= query.c.from_s, row.start < query.c.to_s)
             .lateral("found")
         )
         rows = self.connection.execute(
-            select(asked.c.name, asked.c.from_s, found)
-            .select_from(asked.join(found, true()))
-            .where(found.c.starts.is_not(None))
+            select(query.c.name, query.c.from_s, columns_query)
+            .select_from(query.join(columns_query, true()))
+            .where(columns_query.c.starts.is_not(None))
         )
         taken: dict[str, list[int]] = {}
         for name, from_s, starts, *sums in rows:
@@ -117,8 +119,8 @@ class PeriodReading:
         """Take the roll-ups that lie between two edges and in one of these ranges, without the stale ones; what is left
         of the ranges."""
         length, row = PERIOD_S[period], tables.RollupRow
-        asked = _asked(_each(ranges, lambda name, some: self._whole(name, some, length)))
-        within = (row.pipeline == asked.c.name, row.start >= asked.c.from_s, row.start < asked.c.to_s)
+        query = _asked(_each(ranges, lambda name, some: self._whole(name, some, length)))
+        within = (row.pipeline == query.c.name, row.start >= query.c.from_s, row.start < query.c.to_s)
         rows = self.connection.execute(
             select(row.pipeline, row.start, row.computed_at).where(row.period == period, *within)
         )
@@ -128,8 +130,8 @@ class PeriodReading:
             if (name, start) not in stale and self._position(name, start) == self._position(name, start + length - 1)
         }
         taken: dict[str, list[int]] = {}
-        for (name, start), found in self._read(period, versions, partial(self._rollups, period)):
-            self._add(name, start, found)
+        for (name, start), total in self._read(period, versions, partial(self._rollups, period)):
+            self._add(name, start, total)
             taken.setdefault(name, []).append(start)
         return _each(ranges, lambda name, some: _without(some, _joined(taken.get(name, ()), length)))
 
@@ -151,49 +153,51 @@ class PeriodReading:
         if self.memory is None:
             yield from read(versions)
             return
-        of = str(self.connection.engine.url), kind
+        memory_key = str(self.connection.engine.url), kind
         missing = []
         for place, version in versions.items():
-            known = self.memory.get((of, place, version))
-            if known is None:
+            cached = self.memory.get((memory_key, place, version))
+            if cached is None:
                 missing.append(place)
             else:
-                yield place, known
+                yield place, cached
         if missing:
-            for place, found in read(missing):
-                yield place, self.memory.put((of, place, versions[place]), found)
+            for place, value in read(missing):
+                yield place, self.memory.put((memory_key, place, versions[place]), value)
 
     def _rollups(self, period: Period, places: Iterable[RowKey]) -> Iterator[tuple[RowKey, Rollup]]:
         row = tables.RollupRow
-        here = (row.period == period, *tables.at_places(row.pipeline, row.start, places))
-        for name, start, packed in self.connection.execute(select(row.pipeline, row.start, row.packed).where(*here)):
+        in_places = (row.period == period, *tables.at_places(row.pipeline, row.start, places))
+        for name, start, packed in self.connection.execute(
+            select(row.pipeline, row.start, row.packed).where(*in_places)
+        ):
             if (rollup := unpack_rollup(name, period, start, packed)) is not None:
                 yield (name, start), rollup
 
     def _take_minutes(self, ranges: Ranges) -> None:
-        window, asked = tables.WindowRow, _asked(ranges)
+        window, query = tables.WindowRow, _asked(ranges)
         columns = (window.pipeline, window.window_start, window.revision, window.closed_at)
-        rows = self.connection.execute(select(*columns).where(*_within(asked)))
+        rows = self.connection.execute(select(*columns).where(*_within(query)))
         versions = {(name, start): (revision, closed_at) for name, start, revision, closed_at in rows}
-        for (name, start), found in self._read("minute", versions, self._minutes):
-            self._add(name, start, found)
+        for (name, start), total in self._read("minute", versions, self._minutes):
+            self._add(name, start, total)
 
     def _minutes(self, places: Iterable[RowKey]) -> Iterator[tuple[RowKey, Rollup]]:
         window = tables.WindowRow
-        here = tables.at_places(window.pipeline, window.window_start, places)
+        in_places = tables.at_places(window.pipeline, window.window_start, places)
         columns = (window.pipeline, window.window_start, window.document, window.facts)
-        for name, start, document, facts in self.connection.execute(select(*columns).where(*here)):
+        for name, start, document, facts in self.connection.execute(select(*columns).where(*in_places)):
             if (minute := unpack_minute(name, start, document, facts)) is not None:
                 yield (name, start), minute
 
     def _count_minutes(self, ranges: Ranges) -> None:
         """Add minutes up where they are stored."""
-        window, asked = tables.WindowRow, _asked(_each(ranges, self._parted))
+        window, query = tables.WindowRow, _asked(_each(ranges, self._parted))
         sums = [func.sum(getattr(window, name)) for name in COUNTS]
         rows = self.connection.execute(
-            select(asked.c.name, asked.c.from_s, window.verdict, func.count(), *sums)
-            .where(*_within(asked))
-            .group_by(asked.c.name, asked.c.from_s, window.verdict)
+            select(query.c.name, query.c.from_s, window.verdict, func.count(), *sums)
+            .where(*_within(query))
+            .group_by(query.c.name, query.c.from_s, window.verdict)
         )
         for name, from_s, verdict, windows, *sums_found in rows:
             counts = {count: int(value) for count, value in zip(COUNTS, sums_found, strict=True)}
@@ -202,16 +206,16 @@ class PeriodReading:
     def _cuts(self, ranges: Ranges) -> dict[str, list[int]]:
         """Return by range the minutes of these ranges that are dropped, but summed up in an hour's roll-up."""
         hour, row = PERIOD_S["hour"], tables.RollupRow
-        cuts = {name: [0] * len(found) for name, found in self._found.items()}
+        cuts = {name: [0] * len(totals) for name, totals in self._found.items()}
         if not any(ranges.values()):
             return cuts
-        asked = _asked(ranges)
+        query = _asked(ranges)
         rows = self.connection.execute(
-            select(row.pipeline, asked.c.from_s, asked.c.to_s, row.start).where(
-                row.pipeline == asked.c.name,
+            select(row.pipeline, query.c.from_s, query.c.to_s, row.start).where(
+                row.pipeline == query.c.name,
                 row.period == "hour",
-                row.start > asked.c.from_s - hour,
-                row.start < asked.c.to_s,
+                row.start > query.c.from_s - hour,
+                row.start < query.c.to_s,
             )
         )
         for name, from_s, to_s, start in rows:
@@ -222,14 +226,14 @@ class PeriodReading:
 
     def _marked(self, period: Period) -> set[tuple[str, int]]:
         mark = tables.RollupDirtyRow
-        asked = select(mark.pipeline, mark.start).where(tables.is_any(mark.pipeline, self.edges), mark.period == period)
-        return {(name, start) for name, start in self.connection.execute(asked)}
+        query = select(mark.pipeline, mark.start).where(tables.is_any(mark.pipeline, self.edges), mark.period == period)
+        return {(name, start) for name, start in self.connection.execute(query)}
 
     def _pruned_before(self) -> int:
         """Return the start before which windows were dropped (see `aggregator.maintenance.retention`)."""
         pruned = tables.PrunedRow
-        asked = select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)
-        return self.connection.execute(asked).scalar() or 0
+        query = select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)
+        return self.connection.execute(query).scalar() or 0
 
     def _position(self, name: str, moment_s: int) -> int:
         """Return the position of the range between edges that holds this moment; -1 before the first."""
@@ -253,17 +257,17 @@ def _each(ranges: Ranges, change: Callable[[str, Sequence[TimeRange]], list[Time
 
 
 def _asked(ranges: Ranges) -> TableValuedAlias:
-    rows = ((name, each.from_s, each.to_s) for name, some in ranges.items() for each in some)
+    rows = ((name, range_.from_s, range_.to_s) for name, some in ranges.items() for range_ in some)
     return tables.rows_of(rows, name=Text(), from_s=BigInteger(), to_s=BigInteger())
 
 
-def _within(asked: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:
+def _within(listed: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:
     """Return the windows of the ranges that are asked for."""
     window = tables.WindowRow
     return (
-        window.pipeline == asked.c.name,
-        window.window_start >= asked.c.from_s,
-        window.window_start < asked.c.to_s,
+        window.pipeline == listed.c.name,
+        window.window_start >= listed.c.from_s,
+        window.window_start < listed.c.to_s,
     )
 
 
@@ -276,18 +280,18 @@ def _merged(parts: Sequence[tuple[int, Rollup]]) -> Rollup:
 
 def _without(ranges: Iterable[TimeRange], taken: Sequence[TimeRange]) -> list[TimeRange]:
     """Return the ranges without `taken`; all ascending, each of `taken` within one range."""
-    left: list[TimeRange] = []
-    at = 0
+    remaining: list[TimeRange] = []
+    start_s = 0
     for some in ranges:
         from_s = some.from_s
-        while at < len(taken) and taken[at].from_s < some.to_s:
-            if taken[at].from_s > from_s:
-                left.append(TimeRange(from_s, taken[at].from_s))
-            from_s = taken[at].to_s  # what is left of this range begins there
-            at += 1
+        while start_s < len(taken) and taken[start_s].from_s < some.to_s:
+            if taken[start_s].from_s > from_s:
+                remaining.append(TimeRange(from_s, taken[start_s].from_s))
+            from_s = taken[start_s].to_s  # what is left of this range begins there
+            start_s += 1
         if from_s < some.to_s:
-            left.append(TimeRange(from_s, some.to_s))
-    return left
+            remaining.append(TimeRange(from_s, some.to_s))
+    return remaining
 
 
 def _joined(starts: Iterable[int], length: int) -> list[TimeRange]:

@@ -44,8 +44,8 @@ def total(
     store: Store, pipeline: str, from_s: int, to_s: int, *, memory: Memory | None = None, settled_s: int = 0
 ) -> Rollup:
     """Return the closed windows with from <= start < to; `memory` and `settled_s` as in `series_of`."""
-    found = series_of(store, {pipeline: (from_s, to_s)}, memory=memory, settled_s=settled_s)
-    return found[pipeline][0].total
+    series = series_of(store, {pipeline: (from_s, to_s)}, memory=memory, settled_s=settled_s)
+    return series[pipeline][0].total
 
 
 def series(store: Store, pipeline: str, edges: Sequence[int], *, counts_only: bool = False) -> list[RangeTotal]:
@@ -109,28 +109,28 @@ def first_known_of(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
     minutes before the hour's end.
     """
     window, row = tables.WindowRow, tables.RollupRow
-    asked = tables.rows_of(((name,) for name in pipelines), name=Text())
+    listed = tables.rows_of(((name,) for name in pipelines), name=Text())
     minute = (
         select(window.window_start)
-        .where(window.pipeline == asked.c.name)
+        .where(window.pipeline == listed.c.name)
         .order_by(window.window_start)
         .limit(1)
         .lateral("minute")
     )
     hour = (
         select(row.start, row.windows)
-        .where(row.pipeline == asked.c.name, row.period == "hour")
+        .where(row.pipeline == listed.c.name, row.period == "hour")
         .order_by(row.start)
         .limit(1)
         .lateral("hour")
     )
-    both = asked.outerjoin(minute, true()).outerjoin(hour, true())
+    both = listed.outerjoin(minute, true()).outerjoin(hour, true())
     with store.engine.connect() as connection:
         rows = connection.execute(
-            select(asked.c.name, minute.c.window_start, hour.c.start, hour.c.windows).select_from(both)
+            select(listed.c.name, minute.c.window_start, hour.c.start, hour.c.windows).select_from(both)
         )
-        found = {name: _first_of(first, start, windows) for name, first, start, windows in rows}
-    return {name: first for name, first in found.items() if first is not None}
+        starts = {name: _first_of(first, start, windows) for name, first, start, windows in rows}
+    return {name: first for name, first in starts.items() if first is not None}
 
 
 def _first_of(minute: int | None, hour: int | None, windows: int | None) -> int | None:

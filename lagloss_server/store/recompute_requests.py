@@ -36,7 +36,7 @@ def progress_of(store: Store, request: int) -> dict[str, Any] | None:
 
 def _read(store: Store, request: int, column: InstrumentedAttribute[dict[str, Any] | None]) -> dict[str, Any] | None:
     with store.engine.connect() as connection:
-        found: dict[str, Any] | None = connection.execute(
+        document: dict[str, Any] | None = connection.execute(
             select(column).where(RecomputeRequestRow.id == request)
         ).scalar_one()
-    return found
+    return document

@@ -65,11 +65,11 @@ def grant(connection: Connection) -> list[str]:
         ProgrammingError: the connected role may not.
     """
     names = connection.execute(text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:names)"), {"names": [*WRITES]})
-    found = sorted(names.scalars())
-    for role in found:
+    names_ = sorted(names.scalars())
+    for role in names_:
         for statement in _statements(connection, role):
             connection.execute(text(statement))
-    return found
+    return names_
 
 
 def _statements(connection: Connection, role: str) -> Iterator[str]:

@@ -112,7 +112,7 @@ class Store:
         """Return whether whoever asks may see message ids of this pipeline; of this class, everybody may."""
         return True
 
-    def look_at_ids(self, look: audit.Look, pipeline: str, of: str) -> None:
+    def look_at_ids(self, look: audit.Look, pipeline: str, what: str) -> None:
         """Permit that message ids of a pipeline are shown; to be called before they are read, from wherever.
 
         Raises:
@@ -176,29 +176,29 @@ class Store:
     def pipelines(self, names: Collection[str] | None = None) -> ReadRows[StoredPipeline]:
         """Return the newest version of every pipeline that is not deleted, or of those of these names, by name."""
         table = tables.table_of(tables.PipelineRow)
-        asked = _versions(table).where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
+        query = _versions(table).where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
         if names is not None:
-            asked = asked.where(tables.is_any(table.c.name, names))
+            query = query.where(tables.is_any(table.c.name, names))
         with self.engine.connect() as connection:
-            return _read_versions(connection.execute(asked))
+            return _read_versions(connection.execute(query))
 
     def newest_versions(self) -> dict[str, int]:
         """Return the number of the newest version of every pipeline that is not deleted, by name."""
         table = tables.table_of(tables.PipelineRow)
-        asked = select(table.c.name, table.c.version).where(table.c.deleted_at.is_(None), _is_newest(table))
+        statement = select(table.c.name, table.c.version).where(table.c.deleted_at.is_(None), _is_newest(table))
         with self.engine.connect() as connection:
-            return {row.name: row.version for row in connection.execute(asked.order_by(table.c.name))}
+            return {row.name: row.version for row in connection.execute(statement.order_by(table.c.name))}
 
     def newest_stamps(self, names: Iterable[str] | None = None) -> dict[str, tuple[int, int]]:
         """Return the number of the newest version of every pipeline that is not deleted, or of those of these names, by
         name, and its stamp as in `version_stamps`."""
         table = tables.table_of(tables.PipelineRow)
-        asked = select(table.c.name, table.c.version, _STAMP.label("stamp"))
-        asked = asked.where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
+        statement = select(table.c.name, table.c.version, _STAMP.label("stamp"))
+        statement = statement.where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
         if names is not None:
-            asked = asked.where(tables.is_any(table.c.name, names))
+            statement = statement.where(tables.is_any(table.c.name, names))
         with self.engine.connect() as connection:
-            return {row.name: (row.version, row.stamp) for row in connection.execute(asked)}
+            return {row.name: (row.version, row.stamp) for row in connection.execute(statement)}
 
     def versions_of(self, name: str) -> ReadRows[StoredPipeline]:
         """Return every version of one pipeline, oldest first.
@@ -215,29 +215,29 @@ class Store:
         _read_one(rows[-1])
         return _read_versions(rows)
 
-    def versions(self, known: Mapping[str, int] | None = None) -> ReadRows[StoredPipeline]:
-        """Return every version of every pipeline that is not deleted, by name and version; for those `known` only later
-        ones."""
-        table, known = tables.table_of(tables.PipelineRow), known or {}
+    def versions(self, known_versions: Mapping[str, int] | None = None) -> ReadRows[StoredPipeline]:
+        """Return every version of every pipeline that is not deleted, by name and version; of pipelines in
+        `known_versions` only later ones."""
+        table, known_versions = tables.table_of(tables.PipelineRow), known_versions or {}
         with self.engine.connect() as connection:
             keys = connection.execute(
                 select(table.c.name, table.c.version)
                 .where(table.c.name.in_(names_not_deleted()))
                 .order_by(table.c.name, table.c.version)
             )
-            wanted = [(name, version) for name, version in keys if version > known.get(name, 0)]
-        return self.versions_at(wanted)
+            new_keys = [(name, version) for name, version in keys if version > known_versions.get(name, 0)]
+        return self.versions_at(new_keys)
 
     def versions_at(self, keys: Sequence[tuple[str, int]]) -> ReadRows[StoredPipeline]:
         """Return these versions, given by name and number, as far as they are there, in the order of the keys."""
         table = tables.table_of(tables.PipelineRow)
-        found: list[Row[Any]] = []
+        rows: list[Row[Any]] = []
         with self.engine.connect() as connection:
             for start in range(0, len(keys), 1_000):
                 chosen = tuple_(table.c.name, table.c.version).in_(keys[start : start + 1_000])
-                asked = _versions(table).where(chosen).order_by(table.c.name, table.c.version)
-                found += connection.execute(asked)
-        return _read_versions(found)
+                query = _versions(table).where(chosen).order_by(table.c.name, table.c.version)
+                rows += connection.execute(query)
+        return _read_versions(rows)
 
     def names(self) -> list[str]:
         """Return the pipelines that are not deleted, by name."""
@@ -256,14 +256,14 @@ class Store:
         """Return the numbers of the versions of every pipeline that is not deleted, each with a stamp that is another
         one once its row was changed: the transaction that wrote it."""
         table = tables.table_of(tables.PipelineRow)
-        asked = select(table.c.name, table.c.version, _STAMP.label("stamp")).where(
+        statement = select(table.c.name, table.c.version, _STAMP.label("stamp")).where(
             table.c.name.in_(names_not_deleted())
         )
-        found: dict[str, dict[int, int]] = {}
+        stamps: dict[str, dict[int, int]] = {}
         with self.engine.connect() as connection:
-            for row in connection.execute(asked.order_by(table.c.name, table.c.version)):
-                found.setdefault(row.name, {})[row.version] = row.stamp
-        return found
+            for row in connection.execute(statement.order_by(table.c.name, table.c.version)):
+                stamps.setdefault(row.name, {})[row.version] = row.stamp
+        return stamps
 
     def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[ListedWindow]:
         """Return the windows with from <= start < to, oldest first (the newest `limit` of them)."""
@@ -304,7 +304,7 @@ class Store:
                 .order_by(rank, row.last_seen_ms)
                 .limit(limit)
             )
-            return [MissingMessage.of(found) for found in rows]
+            return [MissingMessage.of(row) for row in rows]
 
     def revisions(self, pipeline: str, window_start_s: int) -> list[ListedWindow]:
         """Return the earlier results of a window, oldest first."""
@@ -315,12 +315,10 @@ class Store:
                 .where(row.pipeline == pipeline, row.window_start == window_start_s)
                 .order_by(row.revision)
             )
-            results = [
-                (found, unpack_window(pipeline, window_start_s, found.document, found.revision)) for found in rows
-            ]
+            results = [(row, unpack_window(pipeline, window_start_s, row.document, row.revision)) for row in rows]
             return [
-                ListedWindow.of(result, "closed", found.revision, rfc3339(found.closed_at / 1000))
-                for found, result in results
+                ListedWindow.of(result, "closed", row.revision, rfc3339(row.closed_at / 1000))
+                for row, result in results
                 if result is not None
             ]
 
@@ -333,7 +331,7 @@ class Store:
                 .where(row.pipeline == pipeline, row.period == period, row.start >= from_s, row.start < to_s)
                 .order_by(row.start)
             )
-            results = {found.start: unpack_rollup(pipeline, period, found.start, found.packed) for found in rows}
+            results = {row.start: unpack_rollup(pipeline, period, row.start, row.packed) for row in rows}
             return {start: rollup for start, rollup in results.items() if rollup is not None}
 
     def pipeline(self, name: str) -> StoredPipeline:

@@ -52,11 +52,11 @@ def hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def recognise(text: str, known: Mapping[str, Token]) -> Token | None:
-    """Return the token that this text is, if it is one of those `known` (by id)."""
+def recognise(text: str, tokens_by_hash: Mapping[str, Token]) -> Token | None:
+    """Return the token that this text is, if it is one of those `tokens_by_hash` (by id)."""
     prefix, _, rest = text.partition("_")
     token_id, _, secret = rest.partition("_")
-    token = known.get(token_id)
+    token = tokens_by_hash.get(token_id)
     return token if prefix == PREFIX and token is not None and token.admits(secret) else None
 
 

@@ -80,10 +80,10 @@ def reason(error: Exception) -> str:
     version does not have means that a newer version wrote the row."""
     if isinstance(error, ValidationError):
         errors = error.errors(include_url=False, include_input=False)
-        if any(each["loc"] == ("apiVersion",) and each["type"] == "literal_error" for each in errors):
+        if any(error["loc"] == ("apiVersion",) and error["type"] == "literal_error" for error in errors):
             return f"{NEWER}: another apiVersion"
-        unknown = next((each for each in errors if each["type"] == "extra_forbidden"), None)
-        is_whole = not any(each["type"] == "missing" and len(each["loc"]) == 1 for each in errors)
+        unknown = next((error for error in errors if error["type"] == "extra_forbidden"), None)
+        is_whole = not any(error["type"] == "missing" and len(error["loc"]) == 1 for error in errors)
         if unknown is not None and is_whole:
             return _short(f"{NEWER}: unknown key {'.'.join(map(str, unknown['loc']))}")
         place = ".".join(map(str, errors[0]["loc"])) or "document"
@@ -93,7 +93,7 @@ def reason(error: Exception) -> str:
 
 def _short(text: str) -> str:
     text, _, _ = text.partition(", found ")
-    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…"
 
 

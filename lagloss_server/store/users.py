@@ -104,11 +104,11 @@ def set_groups(store: Store, name: str, groups: Sequence[str]) -> None:
         BadGroup: with the requirements.
         UnknownUser: with the names there are.
     """
-    given = list(_checked(groups))
+    groups_ = list(_checked(groups))
     with store.engine.begin() as connection:
-        _change(connection, name, groups=given)
-        _change_sessions(connection, name, groups=given)
-        audit.note(connection, "user.groups", name.lower(), groups=given)
+        _change(connection, name, groups=groups_)
+        _change_sessions(connection, name, groups=groups_)
+        audit.note(connection, "user.groups", name.lower(), groups=groups_)
 
 
 def remove(store: Store, name: str) -> None:
@@ -150,14 +150,14 @@ def recognise(store: Store, name: str, password: str) -> User | None:
     """Return the user of this name, if this is their password. Takes as long if there is none: no caller learns who
     is a user. A hash with outdated parameters is replaced."""
     with store.engine.connect() as connection:
-        known = _find(connection, name)
+        user = _find(connection, name)
     try:
-        is_theirs = _HASHER.verify(known.password_hash if known else _decoy(), _normal(password))
+        is_theirs = _HASHER.verify(user.password_hash if user else _decoy(), _normal(password))
     except (VerificationError, InvalidHashError):
         return None
-    if known is None or not is_theirs:
+    if user is None or not is_theirs:
         return None
-    return _hashed_anew(store, known, password) if _HASHER.check_needs_rehash(known.password_hash) else known
+    return _hashed_anew(store, user, password) if _HASHER.check_needs_rehash(user.password_hash) else user
 
 
 def hold(connection: Connection, user: User) -> User | None:

@@ -82,8 +82,8 @@ def on_time_target(definition: Definition, destination: str | None = None) -> fl
     else:
         place = Place("destination", destination)
         settings, lag = dict(spread(entries, definition.graph, [place])).get(place), sla.lag_at(destination)
-    given = None if settings is None else settings.target
-    return lag.share if given is None else given
+    target = None if settings is None else settings.target
+    return lag.share if target is None else target
 
 
 def bad_of(objective: Objective, total: Callable[[str], Counts]) -> tuple[Counts, Counts]:
@@ -92,8 +92,8 @@ def bad_of(objective: Objective, total: Callable[[str], Counts]) -> tuple[Counts
     `lagloss_server.sums.rollup.Rollup`). `bad_interval` returns what of it is certain."""
     if objective == "loss":
         return total("lost_min"), total("messages")
-    of = total("on_time_of")
-    return of - total("on_time"), of
+    total_of = total("on_time_of")
+    return total_of - total("on_time"), total_of
 
 
 def bad_interval(objective: Objective, total: Rollup) -> tuple[Interval, int]:
@@ -106,8 +106,8 @@ def bad_interval(objective: Objective, total: Rollup) -> tuple[Interval, int]:
     low, high = total.lost_min, total.lost_max + total.pending
     if objective == "loss":
         return Interval(low, high), total.messages
-    late, of = max(0, total.delivered - total.on_time), total.on_time_of  # of a sample both are rounded
-    return Interval(min(of, late + low), min(of, late + high)), of
+    late, total_of = max(0, total.delivered - total.on_time), total.on_time_of  # of a sample both are rounded
+    return Interval(min(total_of, late + low), min(total_of, late + high)), total_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +148,19 @@ class Target(TimeRange):
 def targets_of(versions: Sequence[StoredPipeline], destination: str | None = None) -> list[Target]:
     """Return the targets of a pipeline's versions (oldest first), or of one destination's, for all time; equal promises
     are one target."""
-    found: list[Target] = []
-    for at, stored in enumerate(versions):
-        starts = -FOREVER_S if at == 0 else -(-stored.applied_at_ms // (1_000 * WINDOW_S)) * WINDOW_S
-        if found and found[-1].from_s >= starts and len(found) > 1:
-            found.pop()  # it was replaced before a window began
-            found[-1] = replace(found[-1], to_s=FOREVER_S)
+    targets: list[Target] = []
+    for index, stored in enumerate(versions):
+        starts = -FOREVER_S if index == 0 else -(-stored.applied_at_ms // (1_000 * WINDOW_S)) * WINDOW_S
+        if targets and targets[-1].from_s >= starts and len(targets) > 1:
+            targets.pop()  # it was replaced before a window began
+            targets[-1] = replace(targets[-1], to_s=FOREVER_S)
         target = Target.of(stored.version, stored.definition, starts, FOREVER_S, destination)
-        if found and _promise(found[-1]) == _promise(target):
+        if targets and _promise(targets[-1]) == _promise(target):
             continue
-        if found:
-            found[-1] = replace(found[-1], to_s=starts)
-        found.append(target)
-    return found
+        if targets:
+            targets[-1] = replace(targets[-1], to_s=starts)
+        targets.append(target)
+    return targets
 
 
 def targets_within(targets: Sequence[Target], from_s: int, to_s: int) -> list[Target]:
@@ -239,7 +239,7 @@ class Attainment:
         return Budget(self.allowed, Interval(self.bad.min, self.bad.max + self.unseen)) if self.of else None
 
     def document(self) -> dict[str, Any]:
-        spent, left = (None, None) if self.budget is None else (self.budget.spent, self.budget.left)
+        spent, left_share = (None, None) if self.budget is None else (self.budget.spent, self.budget.left)
         nothing = LossRatio(None, None)
         return {
             "objective": self.objective,
@@ -251,7 +251,7 @@ class Attainment:
             "budget": {
                 "messages": self.allowed,
                 "spent": to_builtins(spent or nothing),
-                "left": to_builtins(left or nothing),
+                "left": to_builtins(left_share or nothing),
             },
             "unseen_estimate": self.unseen,
         }
@@ -260,39 +260,39 @@ class Attainment:
 def judge(objective: Objective, parts: Iterable[tuple[Rollup, Target]], missing: int) -> Attainment:
     """Judge an objective over stretches of time, each by the target in force there. `missing`: minutes of all of them
     together that should have a result and have none."""
-    bad_min = bad_max = of = closed = unknown = 0
+    bad_min = bad_max = total_of = closed = unknown = 0
     by_budget: Counter[Fraction] = Counter()
     for total, target in parts:
         bad, messages = bad_interval(objective, total)
-        bad_min, bad_max, of = bad_min + bad.min, bad_max + bad.max, of + messages
+        bad_min, bad_max, total_of = bad_min + bad.min, bad_max + bad.max, total_of + messages
         by_budget[target.budget(objective)] += messages
         closed += total.windows
         unknown += total.verdicts.get("unknown", 0)
     allowed = sum((share * messages for share, messages in by_budget.items()), Fraction(0))
-    unseen = unseen_estimate(of, unknown + missing, closed)
+    unseen = unseen_estimate(total_of, unknown + missing, closed)
     status: Status = "unproven"
-    if not of and not unknown and not missing:
+    if not total_of and not unknown and not missing:
         status = "none"
     elif bad_min > allowed:
         status = "missed"
-    elif of and bad_max + unseen <= allowed:
+    elif total_of and bad_max + unseen <= allowed:
         status = "met"
-    return Attainment(objective, status, of, Interval(bad_min, bad_max), float(allowed), unseen)
+    return Attainment(objective, status, total_of, Interval(bad_min, bad_max), float(allowed), unseen)
 
 
-def unseen_estimate(of: int, minutes: int, closed: int) -> int:
+def unseen_estimate(total: int, minutes: int, closed: int) -> int:
     """Return the messages that so many minutes without a verdict would have at the mean rate of the closed ones, which
-    have the messages `of`."""
-    return ceil(Fraction(of * minutes, closed)) if closed else 0
+    have the messages `total`."""
+    return ceil(Fraction(total * minutes, closed)) if closed else 0
 
 
 def overall(attainments: Iterable[Attainment]) -> Status:
     """Return the worst status of all objectives."""
-    return worst_status(one.status for one in attainments)
+    return worst_status(attainment.status for attainment in attainments)
 
 
 def worst_status(statuses: Iterable[Status]) -> Status:
     """Return the worst of these; `none` of none."""
-    found = set(statuses)
+    known_statuses = set(statuses)
     order: tuple[Status, ...] = ("missed", "unproven", "met")
-    return next((status for status in order if status in found), "none")
+    return next((status for status in order if status in known_statuses), "none")

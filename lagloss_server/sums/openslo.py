@@ -29,13 +29,15 @@ Document = dict[str, Any]
 
 def openslo(pipelines: Iterable[StoredPipeline]) -> list[Document]:
     """Return the objects of these pipelines, and what they share."""
-    found = [document for stored in pipelines for document in _of_pipeline(stored)]
+    documents = [document for stored in pipelines for document in _of_pipeline(stored)]
     policies = [_policy(spans) for spans in BURN_SPANS]
-    wanted = {each["alertPolicyRef"] for one in found for each in one["spec"].get("alertPolicies", ())}
-    used = [policy for policy in policies if policy["metadata"]["name"] in wanted]
+    referenced = {
+        policy["alertPolicyRef"] for document in documents for policy in document["spec"].get("alertPolicies", ())
+    }
+    used = [policy for policy in policies if policy["metadata"]["name"] in referenced]
     routes = "Notified by lagloss, by the routes of its alerting file."
     target = _object("AlertNotificationTarget", TARGET, TARGET, {"description": routes, "target": TARGET})
-    return [*found, *used, *([target] if used else [])]
+    return [*documents, *used, *([target] if used else [])]
 
 
 def as_yaml(documents: Iterable[Document]) -> str:
@@ -45,7 +47,7 @@ def as_yaml(documents: Iterable[Document]) -> str:
 
 def _of_pipeline(stored: StoredPipeline) -> Iterator[Document]:
     definition, name = stored.definition, stored.name
-    exact = [one for one in OBJECTIVES if not Target.of(stored.version, definition, 0, 1).budget(one)]
+    exact = [objective for objective in OBJECTIVES if not Target.of(stored.version, definition, 0, 1).budget(objective)]
     about = {"lagloss/pipeline": name, "lagloss/version": str(stored.version)}
     # an objective of 100 % cannot be said in OpenSLO, whose targets are below 1
     without = {"lagloss/targets-of-100-percent": ", ".join(exact)} if exact else {}
@@ -69,14 +71,14 @@ def _objective(
     stored: StoredPipeline, destination: str | None, objective: Objective, target: Target, about: dict[str, str]
 ) -> Iterator[Document]:
     """Return an objective and its indicator; burn rates are of the whole pipeline only."""
-    name = dns_name(*(each for each in (stored.name, destination, objective) if each is not None))
+    name = dns_name(*(part for part in (stored.name, destination, objective) if part is not None))
     where = stored.name if destination is None else f"{stored.name}, destination {destination}"
     what = "messages not lost" if objective == "loss" else f"messages delivered within {fmt.duration(target.lag_ms)}"
     notes = about if destination is None else {**about, "lagloss/destination": destination}
-    of = {"pipeline": stored.name, **({} if destination is None else {"destination": destination})}
+    labels = {"pipeline": stored.name, **({} if destination is None else {"destination": destination})}
     indicator = {
         "description": f"Share of {what}, of those of the newest closed minute.",
-        "ratioMetric": _ratio(objective, of),
+        "ratioMetric": _ratio(objective, labels),
     }
     yield _object("SLI", name, f"{where}: {what}", indicator, annotations=notes)
     spec: Document = {

@@ -45,37 +45,37 @@ def stages(nodes: Sequence[str], links: Sequence[tuple[str, str]], destinations:
         node: {to: f"{node}.out:{to}" if len(tos) > 1 else f"{node}.out" for to in tos} for node, tos in after.items()
     }
     fed = {target for _, target in links}
-    found = []
+    stages_ = []
     for node in nodes:
         own = tuple(outs[node].values()) or ((f"{node}.out",) if node in destinations else ())
         first = (f"{node}.in",) if own and node not in fed else ()
-        found.append(Stage("node", node, (f"{node}.in",), tuple(dict.fromkeys((*first, *own)))))
+        stages_.append(Stage("node", node, (f"{node}.in",), tuple(dict.fromkeys((*first, *own)))))
         for target, out in outs[node].items():
             name = link_name(node, target)
-            found.append(Stage("link", name, (out,), (f"{target}.in",), (name,)))
+            stages_.append(Stage("link", name, (out,), (f"{target}.in",), (name,)))
     for name in destinations:
-        found.append(Stage("destination", name, (), (f"{name}.out",), _leading_to(name, links)))
-    return found
+        stages_.append(Stage("destination", name, (), (f"{name}.out",), _leading_to(name, links)))
+    return stages_
 
 
 def _leading_to(node: str, links: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    nodes, found = {node}, list[str]()
+    nodes, names = {node}, list[str]()
     for source, target in reversed(links):  # in the order of the flow
         if target in nodes:
             nodes.add(source)
-            found.append(link_name(source, target))
-    return tuple(reversed(found))
+            names.append(link_name(source, target))
+    return tuple(reversed(names))
 
 
 def stages_of(graph: Graph) -> list[Stage]:
     links = [(link.source, link.target) for link in graph.links]
-    return stages(graph.nodes, links, [there.name for there in graph.destinations])
+    return stages(graph.nodes, links, [destination.name for destination in graph.destinations])
 
 
 def stages_of_window(window: Window) -> list[Stage]:
     """Return the stages of the version that a window was judged by."""
     links = [(link.source, link.target) for link in window.links]
-    destinations = [there.name for there in window.destinations]
+    destinations = [destination.name for destination in window.destinations]
     return stages([node.name for node in window.nodes], links, destinations)
 
 
@@ -118,8 +118,8 @@ class StageSums:
     @property
     def staleness_ms(self) -> float | None:
         """The largest."""
-        known = self.total.staleness_ms
-        return max((known[name] for name in self.stage.checkpoints if name in known), default=None)
+        staleness = self.total.staleness_ms
+        return max((staleness[name] for name in self.stage.checkpoints if name in staleness), default=None)
 
     def _checkpoints(self, names: Iterable[str]) -> list[CheckpointSums]:
         return [self.total.checkpoints[name] for name in names if name in self.total.checkpoints]
@@ -154,11 +154,11 @@ def _share(counts: tuple[int, int]) -> float:
     return counts[0] / counts[1]
 
 
-def worst_of(found: Iterable[Stage], window: Rollup, start_s: int) -> dict[str, tuple[float, int]]:
+def worst_of(stages_: Iterable[Stage], window: Rollup, start_s: int) -> dict[str, tuple[float, int]]:
     """Return the values of one window by quality and stage (`loss node mid`), those that are 0 or unknown left out,
     each with the window's start: `Rollup.worst`."""
     worst = {}
-    for stage in found:
+    for stage in stages_:
         sums = StageSums(stage, window)
         for quality in QUALITIES:
             value = sums.value(quality) if quality != "corruption" or stage.links else None
@@ -276,8 +276,8 @@ class _Targets:
                 own = [self._duplicates[place] for place in (*points, *nodes) if place in self._duplicates]
                 return _least(own or [self._duplicates.get(None)])
             case "staleness":
-                given = [self._staleness_ms(name) for name in stage.checkpoints]
-                return min((target for target in given if target is not None), default=None)
+                staleness = [self._staleness_ms(name) for name in stage.checkpoints]
+                return min((target for target in staleness if target is not None), default=None)
 
     def _staleness_ms(self, checkpoint: str) -> int | None:
         has_one = checkpoint in self._delivery or checkpoint in self._sla.staleness.checkpoints
@@ -285,4 +285,4 @@ class _Targets:
 
 
 def _least(settings: Iterable[Any]) -> float | None:
-    return min((each.max for each in settings if each is not None), default=None)
+    return min((setting.max for setting in settings if setting is not None), default=None)

@@ -370,9 +370,10 @@ def _largest(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _worst(values: Sequence[Mapping[str, tuple[float, int]]]) -> dict[str, tuple[float, int]]:
     """Return the largest value of each name, the first of equal ones."""
-    found = sorted(_by_key(values).items())
+    entries = sorted(_by_key(values).items())
     return {
-        name: max(worst, key=lambda value_and_start: (value_and_start[0], -value_and_start[1])) for name, worst in found
+        name: max(worst, key=lambda value_and_start: (value_and_start[0], -value_and_start[1]))
+        for name, worst in entries
     }
 
 

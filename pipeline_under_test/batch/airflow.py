@@ -223,10 +223,10 @@ class EmbeddedAirflow:
 def _is_healthy(client: httpx2.Client) -> bool:
     try:
         answer = client.get("/api/v2/monitor/health")
-        found = answer.json() if answer.status_code == httpx2.codes.OK else {}
+        document = answer.json() if answer.status_code == httpx2.codes.OK else {}
     except (httpx2.HTTPError, ValueError):
         return False
-    return all(found.get(part, {}).get("status") == "healthy" for part in HEALTHY)
+    return all(document.get(part, {}).get("status") == "healthy" for part in HEALTHY)
 
 
 if __name__ == "__main__":

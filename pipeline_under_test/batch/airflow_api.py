@@ -49,8 +49,8 @@ class AirflowApi:
 
     def runs(self) -> list[AirflowRun]:
         """Return the newest 100 runs, in the order of their hours."""
-        found = self._ask("GET", f"dags/{self._dag}/dagRuns?limit=100&order_by=-logical_date")["dag_runs"]
-        return sorted(map(AirflowRun.of, found), key=lambda run: run.hour or 0)
+        answer = self._ask("GET", f"dags/{self._dag}/dagRuns?limit=100&order_by=-logical_date")["dag_runs"]
+        return sorted(map(AirflowRun.of, answer), key=lambda run: run.hour or 0)
 
     def rerun(self, run_id: str, *, only_failed: bool = False) -> None:
         """Clear a run's tasks, or those that failed and what follows them, so that they run again."""
@@ -63,8 +63,8 @@ class AirflowApi:
         self._ask("POST", "backfills", body)
 
     def _ask(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        found: dict[str, Any] = self._client.request(method, f"/api/v2/{path}", json=body).raise_for_status().json()
-        return found
+        answer: dict[str, Any] = self._client.request(method, f"/api/v2/{path}", json=body).raise_for_status().json()
+        return answer
 
 
 class TokenAuth(httpx2.Auth):

@@ -51,14 +51,14 @@ class Aws:
 
     def counts(self, queue_url: str) -> tuple[int, int]:
         """Return how many messages of a queue are visible, and how many are in flight. On AWS both are approximate."""
-        found = self.sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=list(COUNTS))["Attributes"]
-        visible, in_flight = (int(found[name]) for name in COUNTS)
+        attributes = self.sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=list(COUNTS))["Attributes"]
+        visible, in_flight = (int(attributes[name]) for name in COUNTS)
         return visible, in_flight
 
     def arn(self, queue_url: str) -> str:
         """Return a queue's ARN."""
-        found = self.sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])
-        arn: str = found["Attributes"]["QueueArn"]
+        attributes = self.sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])
+        arn: str = attributes["Attributes"]["QueueArn"]
         return arn
 
     def close(self) -> None:
@@ -81,8 +81,8 @@ class Infrastructure:
         name = settings.pipeline
 
         def url(queue: str) -> str:
-            found: str = aws.sqs.get_queue_url(QueueName=queue)["QueueUrl"]
-            return found
+            url_: str = aws.sqs.get_queue_url(QueueName=queue)["QueueUrl"]
+            return url_
 
         return cls(
             bucket_of(name),

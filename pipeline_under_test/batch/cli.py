@@ -43,8 +43,8 @@ def prepare() -> None:
 
     settings, lagloss_url = BatchSettings(), LaglossSettings.load().require_database()
     create_database(lagloss_url, urlsplit(settings.database_url).path.lstrip("/"))
-    made = prepared(Aws.connect(settings), settings, lagloss_url)
-    say({"bucket": made.bucket, "topic": made.topic, "queues": made.queues, "dead": made.dead})
+    prepared_ = prepared(Aws.connect(settings), settings, lagloss_url)
+    say({"bucket": prepared_.bucket, "topic": prepared_.topic, "queues": prepared_.queues, "dead": prepared_.dead})
 
 
 @app.command()
@@ -84,11 +84,11 @@ def fault(text: Annotated[str, typer.Argument(metavar="FAULT")], for_s: ForSecon
     from pipeline_under_test.harness.faults import BadFault
 
     try:
-        asked = parse(text)
+        fault_ = parse(text)
     except BadFault as problem:
         fail(str(problem), EXIT_USAGE)
-    made = injections(BatchSettings()).add(asked, for_s)
-    say({"fault": asked.text, "from_ms": made.from_ms, "until_ms": made.until_ms})
+    injection = injections(BatchSettings()).add(fault_, for_s)
+    say({"fault": fault_.text, "from_ms": injection.from_ms, "until_ms": injection.until_ms})
 
 
 @app.command(name="end-faults")
@@ -122,9 +122,9 @@ def verdict() -> None:
     aws = Aws.connect(settings)
     with settings.ledger_of("operator") as ledger:
         bury(aws, Infrastructure.find(aws, settings), ledger)
-    found = verdicts_of(settings, LaglossSettings.load())
-    say([each.document() for each in found])
-    if not all(each.agrees for each in found):
+    verdicts = verdicts_of(settings, LaglossSettings.load())
+    say([result.document() for result in verdicts])
+    if not all(result.agrees for result in verdicts):
         raise typer.Exit(EXIT_DIFFERS)
 
 
@@ -152,7 +152,9 @@ def scenario(
         fail("expected FILE... or --all", EXIT_USAGE)
     scenarios = [load_batch_scenario(path) for path in files or batch_scenarios()]
     with signals_interrupt():
-        outcomes = [each.document() for each in run_batch_scenarios(scenarios, lambda line: typer.echo(line, err=True))]
+        outcomes = [
+            outcome.document() for outcome in run_batch_scenarios(scenarios, lambda line: typer.echo(line, err=True))
+        ]
     say(outcomes)
     if not all(outcome["ok"] for outcome in outcomes):
         raise typer.Exit(EXIT_DIFFERS)

@@ -71,9 +71,9 @@ def demo_scenario(minutes: float | None = None) -> BatchScenario:
     load = whole.load.model_copy(update={"minutes": minutes})
     hours = minutes * 60_000 / whole.run.span
     faults = [
-        each
-        for each in whole.faults
-        if (each.hour <= hours if isinstance(each, JobFault) else each.at < minutes * 60_000)
+        fault
+        for fault in whole.faults
+        if (fault.hour <= hours if isinstance(fault, JobFault) else fault.at < minutes * 60_000)
     ]
     return whole.model_copy(update={"load": load, "faults": tuple(faults)})
 
@@ -89,9 +89,9 @@ def _pictures(running: BatchRun, width: int) -> Iterator[str]:
     now_ms = time.time() * 1000
     for job in running.job_runs():
         yield from job_lines(job.stats)
-        for each in sorted(job.runs, key=lambda each: each.run.hour.from_s):
+        for run in sorted(job.runs, key=lambda item: item.run.hour.from_s):
             yield ""
-            yield from gantt_lines(each, now_ms, width)
+            yield from gantt_lines(run, now_ms, width)
 
 
 def _show(console: Console, result: BatchResult, scenario: BatchScenario) -> None:

@@ -117,9 +117,9 @@ class NodeFaults:
     def hit(self, word: str, *kinds: str, at_ms: float | None = None) -> Fault | None:
         """Return the first fault of these kinds that holds at `at_ms` (by default now) and hits a key or an id."""
         at_ms = time.time() * 1000 if at_ms is None else at_ms
-        for made in self._injections.known():
-            fault = made.fault
-            if fault.node != self._node or fault.kind not in kinds or not made.holds(at_ms):
+        for injection in self._injections.known():
+            fault = injection.fault
+            if fault.node != self._node or fault.kind not in kinds or not injection.holds(at_ms):
                 continue
             if hits(f"{self._seed}|{fault.text}|".encode(), word, fault.share):
                 return fault

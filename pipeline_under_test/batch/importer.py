@@ -226,8 +226,8 @@ class DeadLetterWatch:
         try:
             if self._connection is None:
                 self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            asked = text("SELECT pg_try_advisory_lock(:key)")
-            return bool(self._connection.execute(asked, {"key": self._key}).scalar())
+            query = text("SELECT pg_try_advisory_lock(:key)")
+            return bool(self._connection.execute(query, {"key": self._key}).scalar())
         except SQLAlchemyError as error:
             log.warning("no advisory lock: %s", error)
             self.close()
@@ -246,15 +246,15 @@ def run(settings: BatchSettings, importer: str, stop: StopFlag) -> None:
     infrastructure = Infrastructure.find(aws, settings)
     watch = DeadLetterWatch(settings, importer, engine)
     with importer_node(settings, importer) as node, settings.ledger_of(importer) as ledger:
-        made = Importer(settings, importer, node, aws, infrastructure, sink_of(importer, engine, settings), ledger)
+        importer_ = Importer(settings, importer, node, aws, infrastructure, sink_of(importer, engine, settings), ledger)
         while not stop.is_set():
             try:
-                made.step()
+                importer_.step()
                 if watch.is_due():
-                    made.queue.dead_letters(infrastructure.dead[importer])
+                    importer_.queue.dead_letters(infrastructure.dead[importer])
             except (BotoCoreError, ClientError) as error:
                 log.warning("the queue of %s: %s", importer, error)
                 stop.wait(AGAIN_S)
-        made.close()
+        importer_.close()
     watch.close()
     engine.dispose()

@@ -85,7 +85,7 @@ class FileStore:
         stop: StopFlag | None = None,
     ) -> None:
         self._settings = settings
-        self._bucket = node.bucket(aws.s3, to=IMPORTERS, files_to=[QUEUE_NODES[each] for each in IMPORTERS])
+        self._bucket = node.bucket(aws.s3, to=IMPORTERS, files_to=[QUEUE_NODES[importer] for importer in IMPORTERS])
         self._aws = aws
         self._infrastructure = infrastructure
         self._ledger = ledger

@@ -30,14 +30,14 @@ LOOK_EVERY_S: Final = 0.5
 
 def dead_files(aws: Aws, queue_url: str) -> list[str]:
     """Return the ids of the files in a dead-letter queue; they stay there, invisible for a moment."""
-    found: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     deadline = time.monotonic() + PATIENCE_S
     while True:
         answer = aws.sqs.receive_message(QueueUrl=queue_url, MaxNumberOfMessages=10, VisibilityTimeout=HIDDEN_S)
         messages = answer.get("Messages", ())
-        found |= {message["MessageId"]: _names(message["Body"]) for message in messages}
-        if len(found) >= sum(aws.counts(queue_url)) or time.monotonic() > deadline:
-            return list(dict.fromkeys(name for names in found.values() for name in names))
+        files |= {message["MessageId"]: _names(message["Body"]) for message in messages}
+        if len(files) >= sum(aws.counts(queue_url)) or time.monotonic() > deadline:
+            return list(dict.fromkeys(name for names in files.values() for name in names))
         if not messages:
             time.sleep(LOOK_EVERY_S)
 

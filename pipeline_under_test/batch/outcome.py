@@ -30,8 +30,13 @@ class BatchOutcome:
     result: BatchResult | None = None
 
     def document(self) -> dict[str, Any]:
-        found = self.result.document() if self.result else None
-        return {"scenario": self.scenario, "ok": not self.problems, "problems": list(self.problems), "result": found}
+        document_ = self.result.document() if self.result else None
+        return {
+            "scenario": self.scenario,
+            "ok": not self.problems,
+            "problems": list(self.problems),
+            "result": document_,
+        }
 
 
 def run_batch_scenarios(scenarios: Iterable[BatchScenario], say: Say) -> Iterator[BatchOutcome]:
@@ -104,5 +109,5 @@ def _unexpected(result: BatchResult, expect: BatchExpectations) -> Iterator[str]
         ("failed tries", expect.failed_tries, result.failed_tries),
         ("restated hours", expect.restated, result.restated),
     )
-    for what, bounds, found in counts:
-        yield from bounds.problems(what, found)
+    for what, bounds, count in counts:
+        yield from bounds.problems(what, count)

@@ -82,8 +82,8 @@ class BatchRun:
         pipelines = (settings.pipeline, files_pipeline(settings.pipeline))
         self._watch = LossWatch(self._store, pipelines, partial(batch_truths, settings), self._begin_s)
         self._next_look = 0.0
-        redrives = (each for each in scenario.faults if isinstance(each, Redrive))
-        self._redrives = sorted(redrives, key=lambda each: each.at)
+        redrives = (fault for fault in scenario.faults if isinstance(fault, Redrive))
+        self._redrives = sorted(redrives, key=lambda step: step.at)
         self.operator = Operator(self.stack, self._engine, self._ledger, self._repairs(), self.say)
 
     def close(self) -> None:
@@ -125,9 +125,9 @@ class BatchRun:
     def _repairs(self) -> dict[TaskFault, float]:
         """Return the faults of tasks, and after how many seconds each is repaired once its run has failed."""
         return {
-            TaskFault.parse(each.task, self.hours[each.hour - 1]): each.repair / 1000
-            for each in self.scenario.faults
-            if isinstance(each, JobFault)
+            TaskFault.parse(fault.task, self.hours[fault.hour - 1]): fault.repair / 1000
+            for fault in self.scenario.faults
+            if isinstance(fault, JobFault)
         }
 
     def _ticks(self, until_s: float) -> Iterator[None]:
@@ -160,7 +160,7 @@ class BatchRun:
             differences = self._run_differences()
             with self._engine.connect() as connection:
                 waiting = count_waiting(connection)
-            if waiting or any("expected" in each for each in differences):
+            if waiting or any("expected" in difference for difference in differences):
                 continue
             result = self._result(differences)
             if result is not None and result.agrees:
@@ -187,7 +187,7 @@ class BatchRun:
     def _run_differences(self) -> tuple[str, ...]:
         with self._engine.connect() as connection:
             published = published_hours(connection)
-        runs = [each.run for job in self.job_runs() for each in job.runs]
+        runs = [run.run for job in self.job_runs() for run in job.runs]
         return tuple(run_differences(self._true_runs(), runs, published))
 
     def _true_runs(self) -> TrueRuns:
@@ -202,8 +202,8 @@ class BatchRun:
 @contextmanager
 def batch_run(stack: BatchStack, scenario: BatchScenario, say: Say) -> Iterator[BatchRun]:
     """Yield a run, and close what it has open."""
-    made = BatchRun(stack, scenario, say)
+    run = BatchRun(stack, scenario, say)
     try:
-        yield made
+        yield run
     finally:
-        made.close()
+        run.close()

@@ -39,21 +39,21 @@ class QueueSample:
     cpu: float
 
 
-def wanted(policy: QueuePolicy, seen: Sequence[QueueSample], changed_at_s: float, rules: Rules) -> Wish:
+def wanted(policy: QueuePolicy, samples: Sequence[QueueSample], changed_at_s: float, rules: Rules) -> Wish:
     """Return how many processes an importer should have now, within the bounds.
 
     Args:
         policy: which one decides.
-        seen: samples, oldest first, at least one.
+        samples: samples, oldest first, at least one.
         changed_at_s: when the processes last became more or less; until the cool-down is over they stay as they are.
         rules: bounds and times.
     """
-    now = seen[-1]
+    now = samples[-1]
     if now.at_s - changed_at_s < rules.cool_down_s:
         return Wish(now.processes)
-    since = [one for one in seen if one.at_s >= changed_at_s]
-    made = by_queue(since, rules) if policy == "queue" else by_cpu(since, rules)
-    return Wish(min(rules.most, max(rules.least, made.processes)), made.reason)
+    since = [observation for observation in samples if observation.at_s >= changed_at_s]
+    wish = by_queue(since, rules) if policy == "queue" else by_cpu(since, rules)
+    return Wish(min(rules.most, max(rules.least, wish.processes)), wish.reason)
 
 
 def by_queue(since: Sequence[QueueSample], rules: Rules) -> Wish:
@@ -68,8 +68,10 @@ def by_queue(since: Sequence[QueueSample], rules: Rules) -> Wish:
 
 def by_cpu(since: Sequence[QueueSample], rules: Rules) -> Wish:
     """Decide by CPU alone, as for the nodes of the stream."""
-    seen = [GroupObservation(one.at_s, one.processes, 0, 0, cpu=one.cpu) for one in since]
-    return cpu(seen, seen, rules)
+    observations = [
+        GroupObservation(observation.at_s, observation.processes, 0, 0, cpu=observation.cpu) for observation in since
+    ]
+    return cpu(observations, observations, rules)
 
 
 def importer_group(
@@ -132,11 +134,11 @@ class QueueScaler:
         except (BotoCoreError, ClientError):  # a queue that does not answer says nothing about the load
             return
         self._changed_at_s = self._changed_at_s or now
-        made = wanted(self.policy, self.samples, self._changed_at_s, self.rules)
-        if made.processes != self.group.wanted:
+        wish = wanted(self.policy, self.samples, self._changed_at_s, self.rules)
+        if wish.processes != self.group.wanted:
             self._changed_at_s = now
-            self.reasons.append(f"{self.group.wanted} -> {made.processes}: {made.reason}")
-            self.group.scale(made.processes)
+            self.reasons.append(f"{self.group.wanted} -> {wish.processes}: {wish.reason}")
+            self.group.scale(wish.processes)
 
     def _sample(self, now: float) -> QueueSample:
         importer = self.group.node

@@ -75,9 +75,9 @@ class Redrive(Strict):
     redrive: Annotated[str, one_of(IMPORTERS)]
 
 
-def _kind_of(given: Any) -> str:
+def _kind_of(value: Any) -> str:
     """Return which of the three an entry is, by the key that only it has."""
-    keys = given if isinstance(given, dict) else type(given).model_fields
+    keys = value if isinstance(value, dict) else type(value).model_fields
     return next((key for key in ("task", "redrive") if key in keys), "fault")
 
 

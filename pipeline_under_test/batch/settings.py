@@ -52,8 +52,8 @@ class BatchSettings(BaseSettings, DataFolder):
     @property
     def variables(self) -> dict[str, str]:
         """The settings as variables of another process."""
-        found = self.model_dump(mode="json", exclude_none=True)
-        return {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in found.items()}
+        variables_ = self.model_dump(mode="json", exclude_none=True)
+        return {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in variables_.items()}
 
     def ledger_of(self, process: str) -> FactLedger:
         """Return a ledger file of this process's own."""

@@ -73,14 +73,14 @@ class FileFlow:
                 landed = self.files[fact["attempt"]]
                 landed.file, landed.file_ms = fact["file"], fact["file_ms"]
             case "writing":
-                here = self.imports[fact["node"], fact["file"]]
-                here.writes += 1
-                here.rejected.update(fact["rejected"])
+                import_ = self.imports[fact["node"], fact["file"]]
+                import_.writes += 1
+                import_.rejected.update(fact["rejected"])
             case "failed":
-                here = self.imports[fact["node"], fact["file"]]
-                here.writes -= fact["wrote"]
-                here.is_dead |= fact["last"]
-                here.is_taken_in |= fact["taken_in"]
+                import_ = self.imports[fact["node"], fact["file"]]
+                import_.writes -= fact["wrote"]
+                import_.is_dead |= fact["last"]
+                import_.is_taken_in |= fact["taken_in"]
             case "buried":
                 self.imports[fact["node"], fact["file"]].is_dead = True
             case "aggregated":
@@ -112,43 +112,43 @@ class BatchTruth(Truth[BatchWindow]):
     @classmethod
     def of_records(cls, flow: FileFlow) -> BatchTruth:
         """Return the truth about records."""
-        made = cls()
+        truth = cls()
         for landed in flow.files.values():
             for message_id, event_ms in zip(landed.ids, landed.times, strict=True):
-                made._enter(landed, message_id, event_ms)
+                truth._enter(landed, message_id, event_ms)
                 for importer in IMPORTERS if landed.file else ():
-                    made._import_record(flow, landed, importer, message_id, event_ms)
-        return made
+                    truth._import_record(flow, landed, importer, message_id, event_ms)
+        return truth
 
     @classmethod
     def of_files(cls, flow: FileFlow) -> BatchTruth:
         """Return the truth about files."""
-        made = cls()
+        truth = cls()
         for landed in flow.files.values():
             if landed.file is None:
                 continue
-            made._enter(landed, landed.file, landed.file_ms)
+            truth._enter(landed, landed.file, landed.file_ms)
             for importer in IMPORTERS:
                 link = place_of_link(LANDING, QUEUE_NODES[importer])
-                here = flow.imports[importer, landed.file]
-                made._note(_fate(landed, here, link, importer, is_file=True), landed.file, landed.file_ms)
-                made._window(landed.file_ms).written[f"{DONE_NODES[importer]}.out"][landed.file] += here.writes
-        return made
+                import_ = flow.imports[importer, landed.file]
+                truth._note(_fate(landed, import_, link, importer, is_file=True), landed.file, landed.file_ms)
+                truth._window(landed.file_ms).written[f"{DONE_NODES[importer]}.out"][landed.file] += import_.writes
+        return truth
 
     def _enter(self, landed: LandedFile, message_id: str, event_ms: int) -> None:
         self.add([LedgerEntry("answered" if landed.file else "unanswered", message_id, event_ms)])
 
     def _import_record(self, flow: FileFlow, landed: LandedFile, importer: str, message_id: str, event_ms: int) -> None:
-        here = flow.imports[importer, landed.file or ""]
-        fate = _fate(landed, here, place_of_link(LANDING, importer), importer)
-        if here.writes and message_id in here.rejected:
+        import_ = flow.imports[importer, landed.file or ""]
+        fate = _fate(landed, import_, place_of_link(LANDING, importer), importer)
+        if import_.writes and message_id in import_.rejected:
             fate = LedgerEntry("dead", "", 0, place_of_node(importer))
-        elif here.writes and importer == DB_IMPORT:
+        elif import_.writes and importer == DB_IMPORT:
             waits = message_id not in flow.aggregated
             fate = None if waits else LedgerEntry("delivered", "", 0, place_of_node(AGGREGATE))
         self._note(fate, message_id, event_ms)
-        if here.writes and message_id not in here.rejected:
-            self._window(event_ms).written[f"{importer}.out"][message_id] += here.writes
+        if import_.writes and message_id not in import_.rejected:
+            self._window(event_ms).written[f"{importer}.out"][message_id] += import_.writes
 
     def _note(self, fate: LedgerEntry | None, message_id: str, event_ms: int) -> None:
         """Take a fate in; None: it still waits."""
@@ -170,13 +170,15 @@ def batch_truths(settings: BatchSettings) -> dict[str, BatchTruth]:
     }
 
 
-def _fate(landed: LandedFile, here: Import, link: str, importer: str, *, is_file: bool = False) -> LedgerEntry | None:
+def _fate(
+    landed: LandedFile, import_: Import, link: str, importer: str, *, is_file: bool = False
+) -> LedgerEntry | None:
     """Return what becomes of a file, or of its records, at an importer; None while that is open."""
-    if here.writes:
+    if import_.writes:
         return LedgerEntry("delivered", "", 0, place_of_node(DONE_NODES[importer] if is_file else importer))
     if not landed.is_notified:
         return LedgerEntry("lost", "", 0, link)
-    if here.is_dead:
-        is_known = is_file or here.is_taken_in
+    if import_.is_dead:
+        is_known = is_file or import_.is_taken_in
         return LedgerEntry("dead", "", 0, place_of_node(importer)) if is_known else LedgerEntry("lost", "", 0, link)
     return None

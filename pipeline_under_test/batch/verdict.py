@@ -64,7 +64,10 @@ def run_differences(truth: TrueRuns, runs: Iterable[DagRun], published: Mapping[
         if hour not in published:
             yield f"expected hour {hour} to be published"
     measured = {
-        (hour, each.task, each.number) for hour, run in by_hour.items() for each in run.tries if each.state == "failed"
+        (hour, task_try.task, task_try.number)
+        for hour, run in by_hour.items()
+        for task_try in run.tries
+        if task_try.state == "failed"
     }
     for hour, task, number in sorted(truth.failed ^ measured):
         where = "the ledger" if (hour, task, number) in truth.failed else "lagloss"

@@ -70,22 +70,22 @@ class Chart:
         xs = [x for line in lines for x, _ in line.points]
         if self.categories:
             across = ChartScale((-0.5, len(self.categories) - 0.5), LEFT, WIDTH - RIGHT, -0.5)
-            marks = [(across.at(at), name) for at, name in enumerate(self.categories)]
+            marks = [(across.at(index), name) for index, name in enumerate(self.categories)]
         else:
             least = min(xs, default=0.0)
             across = ChartScale(ticks(least, max(xs, default=1.0)), LEFT, WIDTH - RIGHT, least)
             marks = across.marks
         draw = _Drawn.of_bars if self.categories else _Drawn.of_lines
         panels = [
-            draw(panel, TOP + at * (HEIGHT + GAP), across, [labels.index(line.label) for line in panel.lines])
-            for at, panel in enumerate(self.panels)
+            draw(panel, TOP + index * (HEIGHT + GAP), across, [labels.index(line.label) for line in panel.lines])
+            for index, panel in enumerate(self.panels)
         ]
         bottom = TOP + len(panels) * (HEIGHT + GAP) - GAP
         return _TEMPLATE.render(
             chart=self,
             panels=panels,
             marks=marks,
-            legend=[(label, at, LEFT + 230 * at) for at, label in enumerate(labels)],
+            legend=[(label, index, LEFT + 230 * index) for index, label in enumerate(labels)],
             size=(WIDTH, bottom + BOTTOM),
             frame=(LEFT, WIDTH - RIGHT, bottom),
             hues=HUES,
@@ -121,7 +121,7 @@ def ticks(least: float, most: float) -> list[float]:
     step = next(step * power for step in STEPS if step * power * TICKS >= span)
     first = math.floor(least / step)
     last = max(math.ceil(most / step), first + 1)
-    return [round(at * step, 12) for at in range(first, last + 1)]
+    return [round(number * step, 12) for number in range(first, last + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ class _Drawn:
         down = ChartScale(ticks(0.0, HEADROOM * panel.highest), top + HEIGHT, top)
         width = FILLED * (across.at(1) - across.at(0)) / max(1, len(panel.lines))
         bars = [
-            _Bar(look % len(HUES), across.at(x) + (at - len(panel.lines) / 2) * width, width, down.at(y), said(y))
-            for at, (look, line) in enumerate(zip(looks, panel.lines, strict=True))
+            _Bar(look % len(HUES), across.at(x) + (index - len(panel.lines) / 2) * width, width, down.at(y), said(y))
+            for index, (look, line) in enumerate(zip(looks, panel.lines, strict=True))
             for x, y in line.points
         ]
         return cls(panel, top, down, bars=bars)

@@ -80,8 +80,10 @@ def _rise(settings: ReferenceSettings, seconds: float) -> None:
 
 
 def _sample(at_s: float, progress: Mapping[str, Any]) -> CpuSample:
-    seen = progress["observed"][EVENT_NORM]
-    return CpuSample(at_s, progress["events_per_s"], seen["processes"], seen["backlog"], seen["lag_s"], seen["cpu"])
+    observed = progress["observed"][EVENT_NORM]
+    return CpuSample(
+        at_s, progress["events_per_s"], observed["processes"], observed["backlog"], observed["lag_s"], observed["cpu"]
+    )
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
@@ -90,15 +92,15 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
 
 
 def _figures(samples: Sequence[CpuSample]) -> dict[str, float]:
-    end = [one for one in samples if one.at_s > samples[-1].at_s - AT_END_S]
+    end = [sample for sample in samples if sample.at_s > samples[-1].at_s - AT_END_S]
     return {
         "processes_at_end": end[-1].processes,
-        "events_per_s_at_end": round(median(one.events_per_s for one in end), 1),
-        "cpu_at_end": round(median(one.cpu for one in end), 2),
-        "lag_s_at_end": round(median(one.lag_s for one in end), 1),
-        "lag_s_highest": max(one.lag_s for one in samples),
-        "backlog_at_end": median(one.backlog for one in end),
-        "backlog_highest": max(one.backlog for one in samples),
+        "events_per_s_at_end": round(median(sample.events_per_s for sample in end), 1),
+        "cpu_at_end": round(median(sample.cpu for sample in end), 2),
+        "lag_s_at_end": round(median(sample.lag_s for sample in end), 1),
+        "lag_s_highest": max(sample.lag_s for sample in samples),
+        "backlog_at_end": median(sample.backlog for sample in end),
+        "backlog_highest": max(sample.backlog for sample in samples),
     }
 
 
@@ -107,7 +109,7 @@ def chart(runs: Runs) -> Chart:
 
     def lines(what: str, factor: float = 1.0) -> list[ChartLine]:
         return [
-            ChartLine(f"policy {policy}", [(one.at_s, factor * getattr(one, what)) for one in samples])
+            ChartLine(f"policy {policy}", [(sample.at_s, factor * getattr(sample, what)) for sample in samples])
             for policy, samples in runs.items()
         ]
 

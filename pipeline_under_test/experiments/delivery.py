@@ -106,12 +106,12 @@ def count_reordered(bootstrap: str, pipeline: str) -> int:
 def behind_a_later_one(written: Iterable[tuple[int, int]]) -> int:
     """Count the places (partition, offset), each once, that come after one of a higher offset in their partition."""
     highest: Counter[int] = Counter()
-    found: set[tuple[int, int]] = set()
+    passed: set[tuple[int, int]] = set()
     for partition, offset in written:
         if offset < highest[partition]:
-            found.add((partition, offset))
+            passed.add((partition, offset))
         highest[partition] = max(highest[partition], offset)
-    return len(found)
+    return len(passed)
 
 
 def _read(bootstrap: str, topic: str) -> Iterable[tuple[str, int, int]]:
@@ -142,10 +142,10 @@ def _figures(run: DeliveryRun) -> dict[str, float]:
         "lost_min": measured["lost"]["min"],
         "lost_max": measured["lost"]["max"],
         "unaccounted": injected["pending"],
-        "doubled": sum(found["duplicates"] or 0 for found in checkpoints),
+        "doubled": sum(checkpoint["duplicates"] or 0 for checkpoint in checkpoints),
         "reordered": run.reordered,
-        "out_of_order": sum(found.get("out_of_order", 0) for found in checkpoints),
-        "out_of_order_before": sum(found.get("out_of_order", 0) for found in _at(windows, BEFORE)),
+        "out_of_order": sum(checkpoint.get("out_of_order", 0) for checkpoint in checkpoints),
+        "out_of_order_before": sum(checkpoint.get("out_of_order", 0) for checkpoint in _at(windows, BEFORE)),
         "lag_p50_s_highest": round(max(lag_s(window, "p50") for window in windows), 1),
         "lag_p95_s_highest": round(max(lag_s(window, "p95") for window in windows), 1),
     }
@@ -157,10 +157,12 @@ def _at(windows: Iterable[Mapping[str, Any]], checkpoint: str) -> list[Mapping[s
 
 def chart(runs: Runs) -> Chart:
     """Draw the modes side by side, one panel for each cost."""
-    found = figures(runs)
+    figures_ = figures(runs)
 
     def panel(title: str, what: str) -> ChartPanel:
-        return ChartPanel(title, [ChartLine("event-norm", [(at, found[mode][what]) for at, mode in enumerate(found)])])
+        return ChartPanel(
+            title, [ChartLine("event-norm", [(index, figures_[mode][what]) for index, mode in enumerate(figures_)])]
+        )
 
     return Chart(
         f"event-norm is killed each {KILLED_EACH} while it has events in hand",
@@ -171,5 +173,5 @@ def chart(runs: Runs) -> Chart:
             panel("written behind a later one", "reordered"),
             panel("highest p95 of E2E lag of a minute, s (lagloss)", "lag_p95_s_highest"),
         ),
-        tuple(found),
+        tuple(figures_),
     )

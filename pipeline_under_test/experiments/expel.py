@@ -136,7 +136,7 @@ def _emptied(settings: ReferenceSettings, bench: Bench, count: int) -> float:
 
 def rate_of(counts: Sequence[tuple[float, int]]) -> float:
     """Return events per second from the last look that found none to the first that found all; looks: (s, events)."""
-    began_s = max(at_s for at_s, found in counts if not found)
+    began_s = max(at_s for at_s, count in counts if not count)
     ended_s, count = next(look for look in counts if look[1] == counts[-1][1])
     return count / (ended_s - began_s)
 
@@ -145,11 +145,11 @@ def _windows(store: Store, pipeline: str) -> list[ListedWindow]:
     """Return all windows with messages, once each is settled."""
     deadline = time.monotonic() + WINDOW_S + GRACE_S + LATEST_S
     while True:
-        found = [one for one in store.windows(pipeline, 0, int(time.time()) + WINDOW_S) if one.messages]
-        if found and all(window.is_settled for window in found):
-            return list(found)
+        windows = [window for window in store.windows(pipeline, 0, int(time.time()) + WINDOW_S) if window.messages]
+        if windows and all(window.is_settled for window in windows):
+            return list(windows)
         if time.monotonic() > deadline:
-            raise NotMeasured(f"expected all windows of {pipeline} to be settled, found {found}")
+            raise NotMeasured(f"expected all windows of {pipeline} to be settled, found {windows}")
         time.sleep(LOOK_EVERY_S)
 
 
@@ -180,7 +180,7 @@ def chart(runs: Runs) -> Chart:
         return [
             ChartLine(
                 f"{parallel} request{'s' if parallel > 1 else ''} at a time",
-                [(at, getattr(runs[batch, parallel], what)) for at, batch in enumerate(BATCHES)],
+                [(index, getattr(runs[batch, parallel], what)) for index, batch in enumerate(BATCHES)],
             )
             for parallel in PARALLEL
         ]

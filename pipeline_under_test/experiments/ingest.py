@@ -92,8 +92,8 @@ async def _loaded(url: str, batch: int, seconds: float) -> list[Answered]:
 def trial(answered: Sequence[Answered], batch: int) -> IngestTrial:
     """Return the trial of these answers to requests of `batch` events, without the warm-up."""
     first_s, last_s = answered[0].at_s, answered[-1].at_s
-    counted = [one for one in answered if one.at_s > first_s + WARM_UP_S]
-    took_ms = sorted(1000 * one.took_s for one in counted)
+    counted = [answer for answer in answered if answer.at_s > first_s + WARM_UP_S]
+    took_ms = sorted(1000 * answer.took_s for answer in counted)
     return IngestTrial(
         len(counted) * batch / (last_s - first_s - WARM_UP_S),
         *(took_ms[rank(q, len(took_ms)) - 1] for q in (0.5, 0.95)),
@@ -104,11 +104,11 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
     """Return the experiment's figures, by brokers and events in a request."""
     return {
         f"{_copies(brokers)}, {batch} in a request": {
-            "events_per_s": round(one.events_per_s),
-            "response_p50_ms": round(one.response_p50_ms, 1),
-            "response_p95_ms": round(one.response_p95_ms, 1),
+            "events_per_s": round(run.events_per_s),
+            "response_p50_ms": round(run.response_p50_ms, 1),
+            "response_p95_ms": round(run.response_p95_ms, 1),
         }
-        for (brokers, batch), one in runs.items()
+        for (brokers, batch), run in runs.items()
     }
 
 
@@ -117,7 +117,9 @@ def chart(runs: Runs) -> Chart:
 
     def lines(what: str) -> list[ChartLine]:
         return [
-            ChartLine(_copies(brokers), [(at, getattr(runs[brokers, batch], what)) for at, batch in enumerate(BATCHES)])
+            ChartLine(
+                _copies(brokers), [(index, getattr(runs[brokers, batch], what)) for index, batch in enumerate(BATCHES)]
+            )
             for brokers in BROKERS
         ]
 

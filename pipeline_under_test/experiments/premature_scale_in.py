@@ -139,7 +139,7 @@ def figures(runs: Runs) -> dict[str, dict[str, Any]]:
             "time_to_drain_s": round(run.drained_s, 1),
             "received": len(run.received_at_s),
             "dead": run.dead,
-            "least_processes_before_drained": min(one.processes for one in run.samples[:-1] or run.samples),
+            "least_processes_before_drained": min(sample.processes for sample in run.samples[:-1] or run.samples),
         }
         for policy, run in runs.items()
     }
@@ -152,16 +152,20 @@ def chart(runs: Runs) -> Chart:
         return [
             ChartLine(
                 f"policy {policy}, drained after {run.drained_s:.0f} s",
-                [(at_s, value(run, one, at_s)) for one in run.samples for at_s in [one.at_s - run.samples[0].at_s]],
+                [
+                    (at_s, value(run, sample, at_s))
+                    for sample in run.samples
+                    for at_s in [sample.at_s - run.samples[0].at_s]
+                ],
             )
             for policy, run in runs.items()
         ]
 
     def received(run: DrainRun, _: QueueSample, at_s: float) -> float:
-        return sum(one <= at_s for one in run.received_at_s)
+        return sum(moment_s <= at_s for moment_s in run.received_at_s)
 
-    def acknowledged(run: DrainRun, one: QueueSample, _: float) -> float:
-        return run.sent - one.visible - one.in_flight - one.dead
+    def acknowledged(run: DrainRun, sample: QueueSample, _: float) -> float:
+        return run.sent - sample.visible - sample.in_flight - sample.dead
 
     sent = max(run.sent for run in runs.values())
     return Chart(
@@ -172,9 +176,9 @@ def chart(runs: Runs) -> Chart:
             ChartPanel("messages received, again ones included", lines(received), (sent, "messages sent")),
             ChartPanel(
                 "CPU of a process, % of a core",
-                lines(lambda _, one, __: 100 * one.cpu),
+                lines(lambda _, sample, __: 100 * sample.cpu),
                 (100 * LOW_CPU, "one process less below this"),
             ),
-            ChartPanel("processes", lines(lambda _, one, __: one.processes)),
+            ChartPanel("processes", lines(lambda _, sample, __: sample.processes)),
         ),
     )

@@ -106,7 +106,7 @@ def _sample(run: RetryRun, progress: Mapping[str, Any], vendors: httpx2.Client) 
     if not run.samples:
         run.began_s = time.time()
     counts = vendors.get(f"{progress['receiver_url']}/counts").json()
-    requests = sum(of["requests"] for of in counts.values())
+    requests = sum(number_by_kind["requests"] for number_by_kind in counts.values())
     run.samples.append(RetrySample(time.time() - run.began_s, requests, progress["delivered"], progress["dead"]))
 
 
@@ -138,7 +138,7 @@ def chart(runs: Runs) -> Chart:
 
     def lines(what: str) -> list[ChartLine]:
         return [
-            ChartLine(f"retry: {policy}", [(one.at_s, getattr(one, what)) for one in run.samples])
+            ChartLine(f"retry: {policy}", [(sample.at_s, getattr(sample, what)) for sample in run.samples])
             for policy, run in runs.items()
         ]
 

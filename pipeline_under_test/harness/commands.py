@@ -83,8 +83,8 @@ class StopFlag:
     def wait(self, seconds: float) -> bool:
         """Return True as soon as it is set, False if it is not after so many seconds."""
         deadline = time.monotonic() + seconds
-        while not self._is_set and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_EVERY_S))
+        while not self._is_set and (remaining_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(remaining_s, LOOK_EVERY_S))
         return self._is_set
 
 

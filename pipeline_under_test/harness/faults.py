@@ -90,9 +90,9 @@ class Injections:
     def add(self, fault: Fault, for_s: float | None = None, in_s: float = LEAD_S) -> Injection:
         """Request a fault that begins in `in_s` and lasts `for_s` (None: until `end_all`)."""
         from_ms = int((time.time() + in_s) * 1000)
-        made = Injection(fault, from_ms, FOREVER_MS if for_s is None else from_ms + int(for_s * 1000))
-        self._write([made])
-        return made
+        injection = Injection(fault, from_ms, FOREVER_MS if for_s is None else from_ms + int(for_s * 1000))
+        self._write([injection])
+        return injection
 
     def begin_anew(self, faults: Iterable[Fault]) -> None:
         """End the faults of an earlier run, and request those that hold at any time."""
@@ -107,8 +107,11 @@ class Injections:
     def _write(self, injections: Iterable[Injection]) -> None:
         self._append(
             "".join(
-                json.dumps({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms}) + "\n"
-                for made in injections
+                json.dumps(
+                    {"fault": injection.fault.text, "from_ms": injection.from_ms, "until_ms": injection.until_ms}
+                )
+                + "\n"
+                for injection in injections
             )
         )
 
@@ -124,14 +127,16 @@ class Injections:
         lines = self._file.new_lines()
         if not lines:
             return
-        known = list(self._known)
+        injections = list(self._known)
         for line in lines:
             entry = json.loads(line)
             if "fault" in entry:
-                known.append(Injection(self._parse(entry["fault"]), entry["from_ms"], entry["until_ms"]))
+                injections.append(Injection(self._parse(entry["fault"]), entry["from_ms"], entry["until_ms"]))
             else:
-                known = [replace(made, until_ms=min(made.until_ms, entry["end_ms"])) for made in known]
-        self._known = tuple(known)
+                injections = [
+                    replace(injection, until_ms=min(injection.until_ms, entry["end_ms"])) for injection in injections
+                ]
+        self._known = tuple(injections)
 
 
 def naming_the_text(parse: Callable[[str], Fault]) -> Callable[[str], Fault]:

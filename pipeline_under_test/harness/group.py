@@ -80,9 +80,9 @@ class Group:
     def __post_init__(self) -> None:
         self.scale(self.wanted)
 
-    def scale(self, wanted: int) -> None:
+    def scale(self, count: int) -> None:
         """Set the wanted number of processes, within the bounds; the next `tend` starts or ends some."""
-        self.wanted = min(self.most, max(self.least, wanted))
+        self.wanted = min(self.most, max(self.least, count))
 
     @property
     def pids(self) -> list[int]:
@@ -92,8 +92,8 @@ class Group:
     @property
     def is_ready(self) -> bool:
         """Whether all that are wanted show a beat."""
-        wanted = 0 if self.is_held else self.wanted
-        return len(self.members) >= wanted and all(self._beats(member) for member in self.members)
+        target = 0 if self.is_held else self.wanted
+        return len(self.members) >= target and all(self._beats(member) for member in self.members)
 
     @property
     def is_rolling(self) -> bool:
@@ -106,10 +106,10 @@ class Group:
         self._see_off()
         if self.is_held:
             self._end_roll()  # processes that start once the hold is over are new anyway
-        wanted = 0 if self.is_held else self.wanted
-        while len(self.members) > wanted:
+        target = 0 if self.is_held else self.wanted
+        while len(self.members) > target:
             self._dismiss(self._roll.old[-1] if self._roll and self._roll.old else self.members[-1])
-        while len(self.members) < wanted:
+        while len(self.members) < target:
             self.members.append(self._started())
         for service in [*self.members, *self._successor()]:
             self._look_after(service)
@@ -274,7 +274,7 @@ class CpuMeter:
     def shares(self, pids: Iterable[int]) -> dict[int, float]:
         """Return each pid's share since the last look, without new and ended ones."""
         before, self._known = self._known, {}
-        found = {}
+        shares_ = {}
         for pid in pids:
             try:
                 process = before.get(pid) or psutil.Process(pid)
@@ -283,5 +283,5 @@ class CpuMeter:
                 continue
             self._known[pid] = process
             if pid in before:
-                found[pid] = share
-        return found
+                shares_[pid] = share
+        return shares_

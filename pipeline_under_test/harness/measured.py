@@ -62,14 +62,14 @@ def read_measured(store: Store, log: BeaconLog, pipeline: str, window: ListedWin
     return as_measured(window, found, store.missing(pipeline, start_s, ALL_NAMES))
 
 
-def as_measured(window: ListedWindow, found: WindowBlocks, missing: Iterable[MissingMessage]) -> Measured:
+def as_measured(window: ListedWindow, blocks: WindowBlocks, missing: Iterable[MissingMessage]) -> Measured:
     """Return presence by the blocks, and lagloss's verdict on messages with something missing.
 
     A window keeps the verdict on 1,000 of them. Those beyond are taken as lost, or perhaps lost, where it has more of
     those than it has names, else as waiting.
     """
-    presence = Presence(found)
-    graph = found.graph
+    presence = Presence(blocks)
+    graph = blocks.graph
     incomplete = presence.select(only="missing")
     verdicts = {message.id_hash: message for message in missing}
     others = _fate_of_others(window, Counter(verdict.kind for verdict in verdicts.values()))
@@ -87,7 +87,7 @@ def as_measured(window: ListedWindow, found: WindowBlocks, missing: Iterable[Mis
     duplicates = {name: _duplicates(presence, name) for name in graph.delivery}
 
     def name(id_hash: int) -> str:
-        return found.names(np.array([id_hash], np.uint64))[0]
+        return blocks.names(np.array([id_hash], np.uint64))[0]
 
     by_place = {place: frozenset(ids) for place, ids in lost_at.items()}
     return Measured(window, outcomes, by_place, duplicates, name, len(perhaps))
@@ -124,13 +124,13 @@ def _missing(
         id_hash = int(presence.ids[row])
         verdict = verdicts.get(id_hash)
         kind = verdict.kind if verdict else others
-        at = set(verdict.places if verdict else (place.label for place in places[which[row]]))
+        places_ = set(verdict.places if verdict else (place.label for place in places[which[row]]))
         if kind in STILL_WAITING:
             waiting.add(id_hash)
             continue
-        if kind == PERHAPS and (at := at.intersection(unsure)):
+        if kind == PERHAPS and (places_ := places_.intersection(unsure)):
             perhaps.add(id_hash)
-        for place in at:
+        for place in places_:
             lost_at[place].add(id_hash)
     return lost_at, perhaps, waiting
 

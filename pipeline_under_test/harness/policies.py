@@ -81,24 +81,24 @@ class Wish:
     reason: str = ""
 
 
-def wish(policy: Policy, seen: Sequence[GroupObservation], changed_at_s: float, rules: Rules) -> Wish:
+def wish(policy: Policy, observations: Sequence[GroupObservation], changed_at_s: float, rules: Rules) -> Wish:
     """Return how many processes a node should have now, within the bounds.
 
     Args:
         policy: which one decides.
-        seen: observations of the node, oldest first, at least one.
+        observations: observations of the node, oldest first, at least one.
         changed_at_s: when its processes last became more or less; earlier observations show no trend.
         rules: bounds and times.
     """
-    now = seen[-1]
+    now = observations[-1]
     bounded = _within(now.processes, rules)
     if bounded != now.processes:
         return Wish(bounded, f"bounds are {rules.least} and {rules.most}")
     if now.at_s - changed_at_s < rules.cool_down_s:
         return Wish(now.processes)
-    since = [one for one in seen if one.at_s >= changed_at_s]
-    made = POLICIES[policy](since, seen, rules)
-    return Wish(_within(made.processes, rules), made.reason)
+    since = [observation for observation in observations if observation.at_s >= changed_at_s]
+    wish_ = POLICIES[policy](since, observations, rules)
+    return Wish(_within(wish_.processes, rules), wish_.reason)
 
 
 def none(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], _rules: Rules) -> Wish:
@@ -106,7 +106,7 @@ def none(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], _
     return Wish(since[-1].processes)
 
 
-def queue_lag(since: Sequence[GroupObservation], seen: Sequence[GroupObservation], rules: Rules) -> Wish:
+def queue_lag(since: Sequence[GroupObservation], observations: Sequence[GroupObservation], rules: Rules) -> Wish:
     """Add one while the queue is long and does not shrink; remove one when it was empty all along and the others can
     take the traffic by their observed rates: a queue may be empty *because* of their number."""
     now = since[-1]
@@ -117,8 +117,8 @@ def queue_lag(since: Sequence[GroupObservation], seen: Sequence[GroupObservation
             return Wish(now.processes + 1, f"{now.backlog} events wait, more than {long:.0f}, and they do not get less")
     if quiet:
         empty = max(FEW, EMPTY_S * arrivals_per_s(quiet))
-        others = LOAD_OF_RATING * (now.processes - 1) * _most_done_per_s(seen, rules)
-        if all(one.backlog <= empty for one in quiet) and arrivals_per_s(quiet) <= others:
+        others = LOAD_OF_RATING * (now.processes - 1) * _most_done_per_s(observations, rules)
+        if all(observation.backlog <= empty for observation in quiet) and arrivals_per_s(quiet) <= others:
             return Wish(now.processes - 1, f"no more than {empty:.0f} events have waited for {rules.quiet_s:.0f} s")
     return Wish(now.processes)
 
@@ -127,9 +127,9 @@ def cpu(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], ru
     """Add one while the processes are busy, remove one when they have been idle."""
     now = since[-1]
     recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
-    if recent and (busy := fmean(one.cpu for one in recent)) > HIGH_CPU:
+    if recent and (busy := fmean(observation.cpu for observation in recent)) > HIGH_CPU:
         return Wish(now.processes + 1, f"CPU at {busy:.0%}, above {HIGH_CPU:.0%}")
-    if quiet and (busy := fmean(one.cpu for one in quiet)) < LOW_CPU:
+    if quiet and (busy := fmean(observation.cpu for observation in quiet)) < LOW_CPU:
         return Wish(now.processes - 1, f"CPU at {busy:.0%} for {rules.quiet_s:.0f} s, below {LOW_CPU:.0%}")
     return Wish(now.processes)
 
@@ -138,13 +138,13 @@ def rated(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], 
     """Return as many as the traffic needs; fewer only once it has needed no more for a while."""
     now = since[-1]
     recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
-    each = LOAD_OF_RATING * rules.rating
-    if recent and (needed := math.ceil(arrivals_per_s(recent) / each)) > now.processes:
-        return Wish(needed, f"{arrivals_per_s(recent):.0f} events/s come in, a process is to take {each:.0f}")
+    per_process = LOAD_OF_RATING * rules.rating
+    if recent and (needed := math.ceil(arrivals_per_s(recent) / per_process)) > now.processes:
+        return Wish(needed, f"{arrivals_per_s(recent):.0f} events/s come in, a process is to take {per_process:.0f}")
     if quiet:
         peak = _peak_per_s(quiet, rules.trend_s)
-        if (needed := max(1, math.ceil(peak / each))) < now.processes:
-            return Wish(needed, f"{peak:.0f} events/s at most come in, a process is to take {each:.0f}")
+        if (needed := max(1, math.ceil(peak / per_process))) < now.processes:
+            return Wish(needed, f"{peak:.0f} events/s at most come in, a process is to take {per_process:.0f}")
     return Wish(now.processes)
 
 
@@ -157,9 +157,9 @@ POLICIES: Final[Mapping[Policy, Callable[[Sequence[GroupObservation], Sequence[G
 """Each is given the observations since the last change, and all that there are."""
 
 
-def arrivals_per_s(seen: Sequence[GroupObservation]) -> float:
+def arrivals_per_s(observations: Sequence[GroupObservation]) -> float:
     """Return the mean arrivals per second during these observations; 0 for a single one."""
-    first, last = seen[0], seen[-1]
+    first, last = observations[0], observations[-1]
     return (last.appended - first.appended) / (last.at_s - first.at_s) if last.at_s > first.at_s else 0.0
 
 
@@ -167,33 +167,35 @@ def _within(processes: int, rules: Rules) -> int:
     return min(rules.most, max(rules.least, processes))
 
 
-def _last(seen: Sequence[GroupObservation], span_s: float) -> Sequence[GroupObservation]:
+def _last(observations: Sequence[GroupObservation], span_s: float) -> Sequence[GroupObservation]:
     """Return the observations of the last `span_s`; none if they cover less time than that."""
-    start_s = seen[-1].at_s - span_s
-    if seen[0].at_s > start_s:
+    start_s = observations[-1].at_s - span_s
+    if observations[0].at_s > start_s:
         return ()
-    return [one for one in seen if one.at_s >= start_s]
+    return [observation for observation in observations if observation.at_s >= start_s]
 
 
-def _peak_per_s(seen: Sequence[GroupObservation], span_s: float) -> float:
+def _peak_per_s(observations: Sequence[GroupObservation], span_s: float) -> float:
     """Return the highest arrivals per second, on average over any `span_s` of these observations."""
-    stretches = (_last(seen[:end], span_s) for end in range(1, len(seen) + 1))
+    stretches = (_last(observations[:end], span_s) for end in range(1, len(observations) + 1))
     return max(arrivals_per_s(stretch) for stretch in stretches if stretch)
 
 
-def _most_done_per_s(seen: Sequence[GroupObservation], rules: Rules) -> float:
+def _most_done_per_s(observations: Sequence[GroupObservation], rules: Rules) -> float:
     """Return the most events per second of one process, on average over any `quiet_s` in which there were as many all
     along: shorter, and the steps in which offsets are committed would count as speed."""
     most = 0.0
-    for end, last in enumerate(seen):
-        start = bisect_right(seen, last.at_s - rules.quiet_s, key=lambda one: one.at_s) - 1
-        stretch = seen[start : end + 1] if start >= 0 else ()
-        if stretch and all(one.processes == last.processes for one in stretch):
+    for end, last in enumerate(observations):
+        start = bisect_right(observations, last.at_s - rules.quiet_s, key=lambda observation: observation.at_s) - 1
+        stretch = observations[start : end + 1] if start >= 0 else ()
+        if stretch and all(observation.processes == last.processes for observation in stretch):
             done_per_s = (last.committed - stretch[0].committed) / (last.at_s - stretch[0].at_s)
             most = max(most, done_per_s / max(1, last.processes))
     return most
 
 
-def _trend(seen: Sequence[GroupObservation]) -> float:
+def _trend(observations: Sequence[GroupObservation]) -> float:
     """Return the growth of the queue in events per second, by a straight line through the observations."""
-    return linear_regression([one.at_s for one in seen], [one.backlog for one in seen]).slope
+    return linear_regression(
+        [observation.at_s for observation in observations], [observation.backlog for observation in observations]
+    ).slope

@@ -59,12 +59,12 @@ class ScenarioStack:
         env = {"LAGLOSS_KAFKA_BOOTSTRAP": bootstrap, "LAGLOSS_DATABASE_URL": ""}
         self._process = spawn(words, self._log_path, env=env)
         deadline = time.monotonic() + READY_TIMEOUT_S
-        while not (found := read_endpoints(self.directory)):
+        while not (endpoints := read_endpoints(self.directory)):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise ServerNotReady(server="lagloss up", detail=log_tail(self._log_path), log=self._log_path)
             time.sleep(LOOK_EVERY_S)
         self.settings = Settings.load(
-            data_dir=self.directory, kafka_bootstrap=found["kafka"], database_url=found["database"]
+            data_dir=self.directory, kafka_bootstrap=endpoints["kafka"], database_url=endpoints["database"]
         )
 
     def _stop(self) -> None:

@@ -75,12 +75,12 @@ class TrueWindow:
         """
         ended = {"delivered": self.ids["delivered"], "dead": self.ids["dead"], "filtered": self.ids["filtered"]}
         nowhere = self.messages.difference(self.lost, *ended.values())
-        found: dict[str, set[str]] = {"lost": self.lost, "pending": nowhere | self._under_way(), **ended}
+        outcomes_: dict[str, set[str]] = {"lost": self.lost, "pending": nowhere | self._under_way(), **ended}
         settled: set[str] = set()
         for outcome in OUTCOMES:
-            found[outcome] = found[outcome] - settled
-            settled |= found[outcome]
-        return found
+            outcomes_[outcome] = outcomes_[outcome] - settled
+            settled |= outcomes_[outcome]
+        return outcomes_
 
     def duplicates(self, checkpoint: str) -> dict[str, int]:
         """Return how many times too often each message came out at a checkpoint of deliveries."""

@@ -105,12 +105,14 @@ def compared(
     waiting: list[int] = []
     duplicates: dict[int, int] = {}
     for start in sorted({*truth.windows, *by_start}):
-        window, here = by_start.get(start), truth.windows.get(start, TrueWindow())
+        window, truth_window = by_start.get(start), truth.windows.get(start, TrueWindow())
         closed = window is not None and window.state != "open"
-        measured = read(window) if window is not None and closed and (window.messages or here.messages) else None
+        measured = (
+            read(window) if window is not None and closed and (window.messages or truth_window.messages) else None
+        )
         if measured is not None:
             duplicates[start] = sum(sum(counts.values()) for counts in measured.duplicates.values())
-        differing = list(differences(start, here, measured, window))
+        differing = list(differences(start, truth_window, measured, window))
         if differing and not (closed and window is not None and window.is_settled) and now_s < start + patience_s:
             waiting.append(start)
         else:
@@ -135,15 +137,17 @@ def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iter
     """Return differences in fates and places of messages."""
     unknowable = _hashes(truth.unanswered)
     injected = {"messages": truth.messages, **truth.outcomes()}
-    seen = {what: measured.ids[what] for what in injected}
+    ids = {what: measured.ids[what] for what in injected}
     lost_at = truth.lost_at
     for place in sorted({*lost_at, *measured.lost_at}):
         injected[f"lost at {place}"] = lost_at.get(place, set())
-        seen[f"lost at {place}"] = measured.lost_at.get(place, frozenset())
+        ids[f"lost at {place}"] = measured.lost_at.get(place, frozenset())
     for what, names in injected.items():
-        expected, found = _hashes(names), seen[what] - unknowable
-        if expected != found:
-            yield VerdictDifference(start_s, what, len(expected), len(found), _named(truth, measured, expected ^ found))
+        expected, measured_ids = _hashes(names), ids[what] - unknowable
+        if expected != measured_ids:
+            yield VerdictDifference(
+                start_s, what, len(expected), len(measured_ids), _named(truth, measured, expected ^ measured_ids)
+            )
 
 
 def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
@@ -176,11 +180,11 @@ def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> I
         most = in_ledger[what] + len(measured.ids[what] & unknowable)
         if not in_ledger[what] <= count <= most:
             yield VerdictDifference(start_s, f"number of {what}", in_ledger[what], count)
-    here, expected = dict(window.losses), {place: len(ids) for place, ids in truth.lost_at.items()}
+    losses, expected = dict(window.losses), {place: len(ids) for place, ids in truth.lost_at.items()}
     unsure = unsure_places(window)
-    for place in sorted({*here, *expected}):
-        count, found = expected.get(place, 0), here.get(place, NONE_LOST)
-        least, most = found.min, found.max
+    for place in sorted({*losses, *expected}):
+        count, loss = expected.get(place, 0), losses.get(place, NONE_LOST)
+        least, most = loss.min, loss.max
         agree = least == count and (most == count or in_ledger["pending"])
         agree = agree or (place in unsure and least <= count <= most and (most == count or in_ledger["pending"]))
         if not agree and not unknowable:
@@ -192,7 +196,7 @@ def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> I
 
 def _named(truth: TrueWindow, measured: Measured, ids: Iterable[int]) -> tuple[str, ...]:
     """Return the names of some of these ids."""
-    names = {hash_id(name): name for known in truth.ids.values() for name in known}
+    names = {hash_id(name): name for ids in truth.ids.values() for name in ids}
     return tuple(sorted(names.get(id_hash) or measured.name(id_hash) for id_hash in sorted(ids)[:NAMED]))
 
 
@@ -224,8 +228,8 @@ def _measured(windows: Iterable[ListedWindow], duplicates: int) -> dict[str, Any
             continue
         counts.update({what: getattr(window, what) for what in counts})
         lost = [lost[0] + window.lost_min, lost[1] + window.lost_max]
-        for place, found in window.losses:
+        for place, loss in window.losses:
             before = lost_at.get(place, [0, 0])
-            lost_at[place] = [before[0] + found.min, before[1] + found.max]
+            lost_at[place] = [before[0] + loss.min, before[1] + loss.max]
     intervals = {place: {"min": least, "max": most} for place, (least, most) in lost_at.items()}
     return {**counts, "duplicates": duplicates, "lost": {"min": lost[0], "max": lost[1]}, "lost_at": intervals}

@@ -131,7 +131,7 @@ def _link(text: str) -> tuple[str, str]:
     return sender, receiver
 
 
-def _node(name: str, known: Iterable[str] = tuple(NEXT)) -> str:
-    if name not in (known := tuple(known)):
-        raise BadFault(f"expected one of the nodes {', '.join(known)}, found {name!r}")
+def _node(name: str, all_names: Iterable[str] = tuple(NEXT)) -> str:
+    if name not in (all_names := tuple(all_names)):
+        raise BadFault(f"expected one of the nodes {', '.join(all_names)}, found {name!r}")
     return name

@@ -46,64 +46,64 @@ class ScenarioOutcome:
 
 def windows_of(verdict: Verdict) -> list[Mapping[str, Any]]:
     """Return lagloss's windows in a verdict that hold messages, oldest first."""
-    found = [row["measured"] for row in verdict.get("windows", ())]
-    return [window for window in found if window is not None and window["messages"]]
+    windows = [row["measured"] for row in verdict.get("windows", ())]
+    return [window for window in windows if window is not None and window["messages"]]
 
 
 def problems_of(
     scenario: Scenario, verdict: Verdict, false_losses: Sequence[FalseLoss], restarts: int
 ) -> tuple[str, ...]:
     """Return all that is not as expected, a sentence each."""
-    found = _always(verdict, false_losses)
+    problems = _always(verdict, false_losses)
     injected, measured, expect = verdict["injected"], verdict["measured"], scenario.expect
     for place in sorted({*expect.lost, *injected["lost_at"]}):
         lost, loss = injected["lost_at"].get(place, 0), expect.lost.get(place)
         if loss is None:
-            found.append(f"expected nothing lost at {place}, found {lost}")
+            problems.append(f"expected nothing lost at {place}, found {lost}")
         elif loss.count is not None:
-            found += loss.count.problems(f"lost at {place}", lost)
+            problems += loss.count.problems(f"lost at {place}", lost)
         elif loss.share is not None:
-            found += loss.share.problems(f"share lost at {place}", lost / max(1, injected["messages"]))
-    found += expect.duplicates.problems("duplicates", measured["duplicates"])
-    found += expect.dead.problems("dead", injected["dead"])
-    found += expect.filtered.problems("filtered", injected["filtered"])
-    found += expect.restarts.problems("restarts", restarts)
+            problems += loss.share.problems(f"share lost at {place}", lost / max(1, injected["messages"]))
+    problems += expect.duplicates.problems("duplicates", measured["duplicates"])
+    problems += expect.dead.problems("dead", injected["dead"])
+    problems += expect.filtered.problems("filtered", injected["filtered"])
+    problems += expect.restarts.problems("restarts", restarts)
     windows = windows_of(verdict)
     missing = set(expect.verdicts) - {window["verdict"] for window in windows}
     if missing:
-        found.append(f"expected a window with the verdict {', '.join(sorted(missing))}, found none")
-    return (*found, *_lag_problems(scenario, [window["e2e_lag_ms"]["p95"] or 0.0 for window in windows]))
+        problems.append(f"expected a window with the verdict {', '.join(sorted(missing))}, found none")
+    return (*problems, *_lag_problems(scenario, [window["e2e_lag_ms"]["p95"] or 0.0 for window in windows]))
 
 
 def _always(verdict: Verdict, false_losses: Sequence[FalseLoss]) -> list[str]:
     """Check what holds for every scenario."""
-    found = []
+    problems = []
     if not verdict["agree"]:
         first = verdict["differences"][0]
-        found.append(
+        problems.append(
             f"expected ledger = windows, found {len(verdict['differences'])} differences, the first: {first['what']}, "
             f"injected {first['injected']}, measured {first['measured']}, window {first['window_start_s']}"
         )
     if verdict["waiting"]:
-        found.append(f"expected all windows to be settled, found {', '.join(verdict['waiting'])} still waiting")
+        problems.append(f"expected all windows to be settled, found {', '.join(verdict['waiting'])} still waiting")
     if verdict["injected"]["pending"]:
-        found.append(f"expected every event to have come through, found {verdict['injected']['pending']} pending")
+        problems.append(f"expected every event to have come through, found {verdict['injected']['pending']} pending")
     if false_losses:
         wrong = false_losses[0]
-        found.append(
+        problems.append(
             f"expected no loss but those injected, at any moment, found {len(false_losses)} moments, the first: window "
             f"{wrong.window_start_s} reported {wrong.reported} lost of {wrong.injected} injected {', '.join(wrong.ids)}"
         )
-    return found
+    return problems
 
 
 def _lag_problems(scenario: Scenario, p95s_ms: Sequence[float]) -> list[str]:
     lag = scenario.expect.lag
     if lag is None:
         return []
-    found, highest, last = [], max(p95s_ms, default=0.0), p95s_ms[-1] if p95s_ms else 0.0
+    problems, highest, last = [], max(p95s_ms, default=0.0), p95s_ms[-1] if p95s_ms else 0.0
     if highest <= lag.above:
-        found.append(f"expected a p95 lag above {lag.above / 1000:g} s, found at most {highest / 1000:.1f} s")
+        problems.append(f"expected a p95 lag above {lag.above / 1000:g} s, found at most {highest / 1000:.1f} s")
     if last >= lag.then_below:
-        found.append(f"expected the last p95 lag below {lag.then_below / 1000:g} s, found {last / 1000:.1f} s")
-    return found
+        problems.append(f"expected the last p95 lag below {lag.then_below / 1000:g} s, found {last / 1000:.1f} s")
+    return problems

@@ -51,28 +51,30 @@ class Faults:
         seed: other seeds hit other ids.
     """
 
-    def __init__(self, node: str, known: Known = tuple, seed: int = 0) -> None:
+    def __init__(self, node: str, read_known: Known = tuple, seed: int = 0) -> None:
         self._node = node
-        self._known = known
+        self._known = read_known
         self._seed = seed
         self._seen: Sequence[Injection] | None = None
         self._mine: list[tuple[Injection, bytes]] = []
 
     def plan(self, event: Event) -> Plan:
         """Return what happens to this event here; each fault decides by itself, so several may apply to one event."""
-        known = self._known()
-        if known is not self._seen:
-            self._seen = known
+        injections = self._known()
+        if injections is not self._seen:
+            self._seen = injections
             self._mine = [
-                (made, f"{self._seed}|{made.fault.text}|".encode()) for made in known if made.fault.node == self._node
+                (injection, f"{self._seed}|{injection.fault.text}|".encode())
+                for injection in injections
+                if injection.fault.node == self._node
             ]
         if not self._mine or event.replay is not None:
             return NO_FAULT
         return _combined(
             [
-                made
-                for made, salt in self._mine
-                if made.holds(event.event_time_ms) and hits(salt, event.id, made.fault.share)
+                injection
+                for injection, salt in self._mine
+                if injection.holds(event.event_time_ms) and hits(salt, event.id, injection.fault.share)
             ]
         )
 
@@ -80,7 +82,7 @@ class Faults:
 def _combined(holding: Sequence[Injection]) -> Plan:
     if not holding:
         return NO_FAULT
-    faults = [made.fault for made in holding]
+    faults = [injection.fault for injection in holding]
     kinds = {fault.kind for fault in faults}
     seconds = partial(_seconds_of, holding)
     return Plan(
@@ -99,7 +101,7 @@ def _combined(holding: Sequence[Injection]) -> Plan:
 
 
 def _seconds_of(holding: Sequence[Injection], kind: str) -> float:
-    return sum(made.fault.seconds for made in holding if made.fault.kind == kind)
+    return sum(injection.fault.seconds for injection in holding if injection.fault.kind == kind)
 
 
 def apply_delay(plan: Plan) -> None:

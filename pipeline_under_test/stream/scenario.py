@@ -138,8 +138,8 @@ class Scenario(Strict):
     def inject(self, injections: Injections) -> list[Injection]:
         """Request all faults, their times counted from now; each process applies its own when they are due."""
         return [
-            injections.add(one.fault, None if one.for_ is None else one.for_ / 1000, max(LEAD_S, one.at / 1000))
-            for one in self.faults
+            injections.add(fault.fault, None if fault.for_ is None else fault.for_ / 1000, max(LEAD_S, fault.at / 1000))
+            for fault in self.faults
         ]
 
 

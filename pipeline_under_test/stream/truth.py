@@ -35,18 +35,18 @@ class StreamWindow(TrueWindow):
         What the global retrier has put into the dead-letter queue is at its end on both ways: the ledger does not say
         them apart.
         """
-        found: set[str] = set()
+        under_way: set[str] = set()
         for vendor, node in VENDORS.items():
-            here = place_of_node(node)
+            place = place_of_node(node)
             ends: tuple[tuple[Fate, str], ...] = (
                 ("delivered", place_of_vendor(vendor)),
-                ("dead", here),
-                ("filtered", here),
+                ("dead", place),
+                ("filtered", place),
                 ("dead", place_of_node(GLOBAL_RETRIER)),
             )
             sent = self.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
-            found |= sent.difference(*(self.at.get(end, set()) for end in ends))
-        return found
+            under_way |= sent.difference(*(self.at.get(end, set()) for end in ends))
+        return under_way
 
 
 class StreamTruth(Truth[StreamWindow]):
@@ -75,11 +75,11 @@ def truth_as_tapped(truth: StreamTruth) -> StreamTruth:
 
 def as_tapped(truth: StreamWindow) -> StreamWindow:
     """Return one window of the ledger as taps show it."""
-    found = StreamWindow()
+    window = StreamWindow()
     for vendor, node in VENDORS.items():
-        to, here, none = place_of_vendor(vendor), place_of_node(node), Counter[str]()
-        committed: list[tuple[Fate, str]] = [("delivered", to), *((fate, here) for fate in (*ENDS, "retried"))]
-        found.written[CHECKPOINTS[to]] = sum((truth.times.get(key, none) for key in committed), none)
+        to, node_place, none = place_of_vendor(vendor), place_of_node(node), Counter[str]()
+        committed: list[tuple[Fate, str]] = [("delivered", to), *((fate, node_place) for fate in (*ENDS, "retried"))]
+        window.written[CHECKPOINTS[to]] = sum((truth.times.get(key, none) for key in committed), none)
     unseen = _unseen(truth)
     hidden = _hidden_by_other_routes(truth)
     ended = _ended_at_connectors(truth)
@@ -87,32 +87,32 @@ def as_tapped(truth: StreamWindow) -> StreamWindow:
         if place in _AT_SOURCE or fate in ("corrupted", "delayed", "duplicated", "retried"):
             continue
         if fate == "lost":
-            _add(found, fate, tapped_place(place), ids - hidden.get(place, set()) - ended.get(place, set()))
+            _add(window, fate, tapped_place(place), ids - hidden.get(place, set()) - ended.get(place, set()))
         elif fate == "routed":
-            _add(found, fate, place, ids - hidden.get(place, set()))
+            _add(window, fate, place, ids - hidden.get(place, set()))
         else:
-            _add(found, fate, place, ids)
+            _add(window, fate, place, ids)
     for vendor, node in VENDORS.items():
-        _add(found, "delivered", place_of_vendor(vendor), ended[place_of_node(node)])
+        _add(window, "delivered", place_of_vendor(vendor), ended[place_of_node(node)])
     for fate, ids in truth.ids.items():
         if not any(fate == named for named, _ in truth.at):
-            found.ids[fate] |= ids - unseen
-    found.ids["duplicated"] |= truth.ids["duplicated"]
-    return found
+            window.ids[fate] |= ids - unseen
+    window.ids["duplicated"] |= truth.ids["duplicated"]
+    return window
 
 
-def _add(found: StreamWindow, fate: Fate, place: str, ids: set[str]) -> None:
+def _add(window: StreamWindow, fate: Fate, place: str, ids: set[str]) -> None:
     if ids:
-        found.at[fate, place] |= ids
-        found.ids[fate] |= ids
+        window.at[fate, place] |= ids
+        window.ids[fate] |= ids
 
 
 def _unseen(truth: StreamWindow) -> set[str]:
     """Return what never came into the first topic."""
-    here = set().union(*(ids for (_, place), ids in truth.at.items() if place in _AT_SOURCE))
+    seen_ids = set().union(*(ids for (_, place), ids in truth.at.items() if place in _AT_SOURCE))
     beyond = set().union(*(ids for (_, place), ids in truth.at.items() if place not in _AT_SOURCE))
     gone: tuple[Fate, ...] = ("lost", "filtered")
-    return (here & set().union(*(truth.ids[fate] for fate in gone))) - beyond
+    return (seen_ids & set().union(*(truth.ids[fate] for fate in gone))) - beyond
 
 
 def _hidden_by_other_routes(truth: StreamWindow) -> dict[str, set[str]]:

@@ -45,8 +45,8 @@ def discover(
     """
     fields = [(Name, "--name", name), (DurationMs, "--lookback", lookback)]
     fields += [(Name, "--cluster", cluster)] if cluster else []
-    fields += [(GroupId, "--group", each) for each in group or ()] + [
-        (TopicName, "--topic", each) for each in topic or ()
+    fields += [(GroupId, "--group", name) for name in group or ()] + [
+        (TopicName, "--topic", name) for name in topic or ()
     ]
     for kind, option, text in fields:
         demand(kind, option, text)
@@ -63,22 +63,26 @@ def _choose(
     cluster: Cluster, read: Mapping[str, Sequence[str]], group: Sequence[str] | None, topic: Sequence[str] | None
 ) -> list[str]:
     """Return the topics to compare: those of the groups, and those that are named; without either, all."""
-    missing = sorted(set(group or ()) - {each for each, topics in read.items() if topics})
+    missing = sorted(set(group or ()) - {group_name for group_name, topics in read.items() if topics})
     if missing:
         raise UsageError(detail=f"expected groups that have committed offsets, found none of {', '.join(missing)}")
-    wanted = list(dict.fromkeys([*(topic or ()), *(each for topics in read.values() for each in topics)]))
+    topics_to_read = list(dict.fromkeys([*(topic or ()), *(topic for topics in read.values() for topic in topics)]))
     if not topic and not group:
-        wanted = [each for each in _all_topics(cluster) if each in wanted or not each.startswith("lagloss.")]
-    if len(wanted) > MAX_TOPICS:
-        raise UsageError(detail=f"expected at most {MAX_TOPICS} topics, found {len(wanted)}: name some, or a group")
-    return wanted
+        topics_to_read = [
+            topic for topic in _all_topics(cluster) if topic in topics_to_read or not topic.startswith("lagloss.")
+        ]
+    if len(topics_to_read) > MAX_TOPICS:
+        raise UsageError(
+            detail=f"expected at most {MAX_TOPICS} topics, found {len(topics_to_read)}: name some, or a group"
+        )
+    return topics_to_read
 
 
 def _sample(connection: Cluster, cluster: str, wanted: Sequence[str], span_s: int) -> list[TopicGuess]:
     """Sample topics and guess, those without records left out. Raises NotEnoughData if no topic is left."""
     until_ms = time.time_ns() // 1_000_000  # the same for all: what one topic has later, the others cannot share
-    guesses = (_guess(connection, each, cluster, until_ms - span_s * 1_000, until_ms) for each in wanted)
-    topics = [found for found in guesses if found is not None]
+    guesses = (_guess(connection, topic, cluster, until_ms - span_s * 1_000, until_ms) for topic in wanted)
+    topics = [guess for guess in guesses if guess is not None]
     if not topics:
         raise NotEnoughData(detail=f"no records in any of the topics {', '.join(wanted) or '(there are none)'}")
     return topics
@@ -86,13 +90,13 @@ def _sample(connection: Cluster, cluster: str, wanted: Sequence[str], span_s: in
 
 def _read_topics(cluster: Cluster, groups: Sequence[str]) -> dict[str, list[str]]:
     """Return the topics of which each group has committed offsets; without groups, of all groups."""
-    asked = ConsumerGroups(cluster, "lagloss-tap-discover")
+    client = ConsumerGroups(cluster, "lagloss-tap-discover")
     try:
-        names = list(groups) or [each for each in _all_groups(cluster) if _can_be_named(each)]
-        committed = asked.committed(names)
+        names = list(groups) or [group_name for group_name in _all_groups(cluster) if _can_be_named(group_name)]
+        committed = client.committed(names)
     finally:
-        asked.close()
-    return {each: sorted({topic for topic, _ in offsets}) for each, offsets in committed.items()}
+        client.close()
+    return {group_name: sorted({topic for topic, _ in offsets}) for group_name, offsets in committed.items()}
 
 
 def _can_be_named(group: str) -> bool:
@@ -107,8 +111,8 @@ def _can_be_named(group: str) -> bool:
 
 def _all_groups(cluster: Cluster) -> list[str]:
     admin = _admin(cluster)  # it answers as long as it is there
-    found = admin.list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
-    return sorted(each.group_id for each in found.valid)
+    groups = admin.list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
+    return sorted(group_listing.group_id for group_listing in groups.valid)
 
 
 def _all_topics(cluster: Cluster) -> list[str]:

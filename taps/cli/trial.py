@@ -47,20 +47,22 @@ class Trial:
     @classmethod
     def of(cls, extraction: Extraction, sample: Sample, extractor: Extractor) -> Trial:
         """Extract from a sample."""
-        found = extractor.extract(sample.records)
+        extracted = extractor.extract(sample.records)
         ids: list[str | None] = [None] * len(sample)
         times: list[float | None] = [None] * len(sample)
         reasons: list[str | None] = ["left out by where"] * len(sample)
-        for row, raw, at_ms in zip(found.rows.tolist(), found.ids, found.event_ms.tolist(), strict=True):
+        for row, raw, at_ms in zip(extracted.rows.tolist(), extracted.ids, extracted.event_ms.tolist(), strict=True):
             ids[row], times[row], reasons[row] = raw.decode(), at_ms, None
-        for reason, rows in found.unreadable_rows.items():
+        for reason, rows in extracted.unreadable_rows.items():
             for row in rows.tolist():
                 reasons[row] = reason
-        return cls(extraction, ids, times, reasons, found.left_out, {k: v[0] for k, v in found.unreadable.items()})
+        return cls(
+            extraction, ids, times, reasons, extracted.left_out, {k: v[0] for k, v in extracted.unreadable.items()}
+        )
 
     @property
     def readable(self) -> int:
-        return sum(found is not None for found in self.ids)
+        return sum(message_id is not None for message_id in self.ids)
 
 
 def try_topic(
@@ -137,8 +139,8 @@ def _document(sample: Sample, trial: Trial, guesses: Guesses, count: int) -> dic
             for row in range(first, len(sample))
         ],
         "guesses": {
-            "ids": [asdict(each) for each in guesses.ids[:MAX_GUESSES]],
-            "times": [asdict(each) for each in guesses.times[:MAX_GUESSES]],
+            "ids": [asdict(guess) for guess in guesses.ids[:MAX_GUESSES]],
+            "times": [asdict(guess) for guess in guesses.times[:MAX_GUESSES]],
         },
     }
 
@@ -162,18 +164,22 @@ def _print(sample: Sample, trial: Trial, guesses: Guesses, count: int, guessed: 
     console.print()
     console.print(escape(summary(sample, trial)))
     if any(guessed):
-        for name, found, wanted in (("--id", guesses.ids, guessed[0]), ("--event-time", guesses.times, guessed[1])):
-            if wanted:
+        for name, candidates, chosen in (
+            ("--id", guesses.ids, guessed[0]),
+            ("--event-time", guesses.times, guessed[1]),
+        ):
+            if chosen:
                 console.print(f"guesses for {name}:")
-                for each in found[:MAX_GUESSES]:
-                    facts = f"in {each.share:.0%} of the records, {each.distinct:.0%} distinct, such as {each.example}"
-                    console.print(escape(f"  {each.expression}  {facts}"))
+                for candidate in candidates[:MAX_GUESSES]:
+                    shares = f"in {candidate.share:.0%} of the records, {candidate.distinct:.0%} distinct"
+                    facts = f"{shares}, such as {candidate.example}"
+                    console.print(escape(f"  {candidate.expression}  {facts}"))
 
 
 def summary(sample: Sample, trial: Trial) -> str:
     """Return in a few lines how much of a sample can be read, and how its ids and times look."""
     extraction = trial.extraction
-    ids = [found for found in trial.ids if found is not None]
+    ids = [message_id for message_id in trial.ids if message_id is not None]
     by = f"id {extraction.id.written} and eventTime {extraction.event_time.written}"
     lines = [f"{trial.readable} of the newest {len(sample)} records can be read, by {by}."]
     if trial.left_out:

@@ -226,12 +226,12 @@ def _plain(schema: Any) -> Any:
         return [_plain(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {name: value for name, value in schema.items() if name not in ("default", "aliases", "logicalType")}
-    inner = kept.get("type")
-    if isinstance(inner, dict) and "fields" not in kept and "name" not in kept:
+    kept_fields = {name: value for name, value in schema.items() if name not in ("default", "aliases", "logicalType")}
+    inner = kept_fields.get("type")
+    if isinstance(inner, dict) and "fields" not in kept_fields and "name" not in kept_fields:
         return _plain(inner)  # a type within a type alone
     logical = schema.get("logicalType")
-    is_uuid = logical == "uuid" and inner == "fixed" and kept.get("size") == 16
+    is_uuid = logical == "uuid" and inner == "fixed" and kept_fields.get("size") == 16
     if is_uuid or (inner in ("int", "long") and logical in _NUMBERS):
-        kept["logicalType"] = f"lagloss-{logical}"
-    return {name: _plain(value) if name in _SCHEMA_KEYS else value for name, value in kept.items()}
+        kept_fields["logicalType"] = f"lagloss-{logical}"
+    return {name: _plain(value) if name in _SCHEMA_KEYS else value for name, value in kept_fields.items()}

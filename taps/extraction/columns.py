@@ -60,9 +60,9 @@ class ByteColumn:
         starts = bounds[:-1].copy()
         if values.null_count:
             starts[values.is_null().to_numpy(zero_copy_only=False)] = -1
-        found = np.frombuffer(data or b"", np.uint8)[first:last]
-        found.flags.writeable = False  # as all others are: loops are compiled for each kind of array
-        return cls(found, starts, bounds[1:])
+        bytes_ = np.frombuffer(data or b"", np.uint8)[first:last]
+        bytes_.flags.writeable = False  # as all others are: loops are compiled for each kind of array
+        return cls(bytes_, starts, bounds[1:])
 
     def __len__(self) -> int:
         return self.starts.size
@@ -110,8 +110,8 @@ class PartColumn:
     @classmethod
     def of_bytes(cls, column: ByteColumn) -> PartColumn:
         """Return whole columns of bytes as parts; a null is absent."""
-        found = np.where(column.is_null, kinds.ABSENT, kinds.BYTES).astype(np.int8)
-        return cls(column.data, found, np.zeros(len(column), np.int64), column.starts, column.ends - column.starts)
+        kinds_ = np.where(column.is_null, kinds.ABSENT, kinds.BYTES).astype(np.int8)
+        return cls(column.data, kinds_, np.zeros(len(column), np.int64), column.starts, column.ends - column.starts)
 
     @classmethod
     def of_millis(cls, timestamps_ms: I64) -> PartColumn:

@@ -30,7 +30,7 @@ def judge(test: Test, parts: Mapping[RecordPart, PartColumn], unread: Mapping[Re
         case Negation(test=inner):
             return TRUE - judge(inner, parts, unread)
         case Junction(kind=kind, tests=tests):
-            sides = [judge(each, parts, unread) for each in tests]
+            sides = [judge(test, parts, unread) for test in tests]
             return reduce(np.minimum if kind == "and" else np.maximum, sides)
         case Exists(part=part):
             return _truth(~np.isin(parts[part].kinds, (kinds.ABSENT, kinds.NO_VALUE)), unread[part])
@@ -42,9 +42,9 @@ def judge(test: Test, parts: Mapping[RecordPart, PartColumn], unread: Mapping[Re
 
 
 def _truth(passes: Mask, unread: Mask) -> Truth:
-    found = np.where(passes, TRUE, FALSE).astype(np.int8)
-    found[unread] = UNKNOWN
-    return found
+    truth = np.where(passes, TRUE, FALSE).astype(np.int8)
+    truth[unread] = UNKNOWN
+    return truth
 
 
 def _equal(column: PartColumn, value: Scalar) -> Mask:
@@ -63,43 +63,43 @@ def _equal(column: PartColumn, value: Scalar) -> Mask:
 def _is_number(column: PartColumn, value: float) -> Mask:
     reals = column.numbers.view(np.float64)
     try:
-        wanted = float(value)
+        number = float(value)
     except OverflowError:
-        wanted = np.nan
-    found: Mask = (column.kinds == kinds.FLOAT) & (reals == wanted)
+        number = np.nan
+    is_equal: Mask = (column.kinds == kinds.FLOAT) & (reals == number)
     whole = value if isinstance(value, int) else int(value) if np.isfinite(value) and value == int(value) else None
     if whole is None:
-        return found
+        return is_equal
     if -(2**63) <= whole < 2**63:
-        found |= np.isin(column.kinds, _INTEGERS) & (column.numbers == whole)
-        return found
-    return found | _is_span(column, kinds.LARGE_INT, str(whole).encode())
+        is_equal |= np.isin(column.kinds, _INTEGERS) & (column.numbers == whole)
+        return is_equal
+    return is_equal | _is_span(column, kinds.LARGE_INT, str(whole).encode())
 
 
 def _is_text(column: PartColumn, value: str) -> Mask:
     encoded = value.encode()
-    found = _is_span(column, kinds.TEXT, encoded) | _is_span(column, kinds.BYTES, encoded)
+    is_text = _is_span(column, kinds.TEXT, encoded) | _is_span(column, kinds.BYTES, encoded)
     try:
         named = uuid.UUID(value)
     except ValueError:
-        return found
-    return found | _is_span(column, kinds.UUID, named.bytes) if str(named) == value else found
+        return is_text
+    return is_text | _is_span(column, kinds.UUID, named.bytes) if str(named) == value else is_text
 
 
-def _is_span(column: PartColumn, kind: int, wanted: bytes) -> Mask:
+def _is_span(column: PartColumn, kind: int, expected: bytes) -> Mask:
     equal = np.zeros(column.kinds.size, np.bool_)
-    _compare(column.data, column.kinds, column.starts, column.sizes, kind, np.frombuffer(wanted, np.uint8), equal)
+    _compare(column.data, column.kinds, column.starts, column.sizes, kind, np.frombuffer(expected, np.uint8), equal)
     return equal
 
 
 @compiled_bare
-def _compare(data: U8, found: I8, starts: I64, sizes: I64, kind: int, wanted: U8, equal: Any) -> None:
-    for row in range(found.size):
-        if found[row] != kind or sizes[row] != wanted.size:
+def _compare(data: U8, kinds_: I8, starts: I64, sizes: I64, kind: int, expected: U8, equal: Any) -> None:
+    for row in range(kinds_.size):
+        if kinds_[row] != kind or sizes[row] != expected.size:
             continue
         same = True
-        for step in range(wanted.size):
-            if data[starts[row] + step] != wanted[step]:
+        for step in range(expected.size):
+            if data[starts[row] + step] != expected[step]:
                 same = False
                 break
         equal[row] = same

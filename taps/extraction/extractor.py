@@ -61,8 +61,8 @@ class Extractor:
         ids = [read.parts[part] for part in extraction.id.parts]
         sizes, id_codes = measure_ids(ids)
         times, time_codes = read_times(read.parts[extraction.event_time.part], extraction.event_time.unit)
-        wanted = (*extraction.id.parts, extraction.event_time.part)
-        codes = _first([*(read.codes[part] for part in wanted), id_codes, time_codes])
+        parts = (*extraction.id.parts, extraction.event_time.part)
+        codes = _first([*(read.codes[part] for part in parts), id_codes, time_codes])
         left_out = 0
         if extraction.where is not None:
             # of a value that is null every condition is decided

@@ -80,13 +80,13 @@ def guess(
     parts: dict[RecordPart, PartColumn] = {}
     value_paths = _paths(values, form, schema, message, registry)
     columns, _ = FormatReader(value_paths, form, schema, message, registry).read(values)
-    parts.update({RecordPart("value", path): found for path, found in zip(value_paths, columns, strict=True)})
+    parts.update({RecordPart("value", path): column for path, column in zip(value_paths, columns, strict=True)})
     key_paths = _paths(keys, "auto", None, None, registry)
     if key_paths == [()]:  # plain text
         parts.update([_plain_or_quoted(RecordPart("key"), keys)])
     else:
         columns, _ = FormatReader(key_paths, "auto", None, None, registry).read(keys)
-        parts.update({RecordPart("key", path): found for path, found in zip(key_paths, columns, strict=True)})
+        parts.update({RecordPart("key", path): column for path, column in zip(key_paths, columns, strict=True)})
     names = Counter(name for row in records.headers for name in {name for name, _ in row or ()})
     for name, _ in names.most_common(MAX_HEADERS):
         parts.update([_plain_or_quoted(RecordPart("header", name=name), header_column(records.headers, name))])
@@ -97,19 +97,19 @@ def guess(
         if 0 < len(expression) <= MAX_LENGTH and is_storable(expression)
     }
     times = _times(written, np.asarray(records.timestamp_ms, np.int64))
-    return Guesses(_ids(written, {each.expression for each in times}), times)
+    return Guesses(_ids(written, {guess.expression for guess in times}), times)
 
 
 def _plain_or_quoted(part: RecordPart, column: ByteColumn) -> tuple[RecordPart, PartColumn]:
     """Return a key or a header as it is, or as JSON if most are texts in quotes, as Spring's mappers write them."""
-    (found,), _ = FormatReader([()], "json", None, None, None).read(column)
-    if 2 * np.count_nonzero(found.kinds == kinds.TEXT) > np.count_nonzero(~column.is_null):
-        return replace(part, path=()), found
+    (column_,), _ = FormatReader([()], "json", None, None, None).read(column)
+    if 2 * np.count_nonzero(column_.kinds == kinds.TEXT) > np.count_nonzero(~column.is_null):
+        return replace(part, path=()), column_
     return part, PartColumn.of_bytes(column)
 
 
 def _ids(parts: Mapping[str, PartColumn], times: set[str]) -> tuple[Guess, ...]:
-    found = []
+    guesses = []
     for expression, column in parts.items():
         label = expression.removesuffix(" as json")
         sizes, codes = measure_ids([column])
@@ -124,12 +124,12 @@ def _ids(parts: Mapping[str, PartColumn], times: set[str]) -> tuple[Guess, ...]:
         is_named = expression != "key" and _ID_NAME.search(label)  # a key is often another thing's
         name = 0.3 if _MESSAGE_NAME.search(label) else 0.2 if is_named else 0
         depth = 0.02 * len(re.findall(r"[.\[]", expression))
-        found.append((2 * share + distinct + name - depth, Guess(expression, share, distinct, readable_id(ids[0]))))
-    return _ranked(found)
+        guesses.append((2 * share + distinct + name - depth, Guess(expression, share, distinct, readable_id(ids[0]))))
+    return _ranked(guesses)
 
 
 def _times(parts: Mapping[str, PartColumn], timestamp_ms: I64) -> tuple[Guess, ...]:
-    found = []
+    guesses = []
     for expression, column in parts.items():
         times, codes = read_times(column, None)
         near = (codes == 0) & (np.abs(times - timestamp_ms) <= NEAR_MS)
@@ -143,42 +143,42 @@ def _times(parts: Mapping[str, PartColumn], timestamp_ms: I64) -> tuple[Guess, .
         depth = 0.02 * len(re.findall(r"[.\[]", expression))
         example = _example(float(times[near][0]))
         distinct = np.unique(times[near]).size / np.count_nonzero(near)
-        found.append((share + name + early - depth, Guess(expression, share, distinct, example)))
+        guesses.append((share + name + early - depth, Guess(expression, share, distinct, example)))
     stamps = np.unique(timestamp_ms).size / timestamp_ms.size
-    return (*_ranked(found), Guess("timestamp", 1.0, stamps, _example(int(timestamp_ms[0]))))
+    return (*_ranked(guesses), Guess("timestamp", 1.0, stamps, _example(int(timestamp_ms[0]))))
 
 
 def _example(at_ms: float) -> str:
     return datetime_of(at_ms / 1_000).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _ranked(found: Sequence[tuple[float, Guess]]) -> tuple[Guess, ...]:
-    return tuple(each for _, each in sorted(found, key=lambda scored: (-scored[0], scored[1].expression)))
+def _ranked(scored_guesses: Sequence[tuple[float, Guess]]) -> tuple[Guess, ...]:
+    return tuple(guess for _, guess in sorted(scored_guesses, key=lambda scored: (-scored[0], scored[1].expression)))
 
 
 def _paths(
     column: ByteColumn, form: Format, schema: str | None, message: str | None, registry: Schemas | None
 ) -> list[Path]:
     """Return the paths of a column's plain fields, by its schema or by what is there; the whole where it has none."""
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     if schema is not None:
-        found.update(dict.fromkeys(_schema_paths(form, schema, message)))
+        paths.update(dict.fromkeys(_schema_paths(form, schema, message)))
     else:
         for schema_id in wire_schema_ids(column) if registry is not None and form != "text" else ():
             registered = registry.schema(schema_id) if registry is not None else None
             try:
                 if registered is not None and registered.kind == "AVRO":
-                    found.update(dict.fromkeys(avro_paths(registered.text, registered.references)))
+                    paths.update(dict.fromkeys(avro_paths(registered.text, registered.references)))
                 elif registered is not None and registered.kind == "PROTOBUF":
-                    found.update(dict.fromkeys(message_paths(ProtobufFile.registered(registered).nested([0]))))
+                    paths.update(dict.fromkeys(message_paths(ProtobufFile.registered(registered).nested([0]))))
             except (BadAvroSchema, BadProtobufSchema):
                 continue
         if form in ("auto", "json"):
             for record in column.rows():
-                found.update(dict.fromkeys(_json_paths(record or b"")))
-                if len(found) > MAX_PATHS:
+                paths.update(dict.fromkeys(_json_paths(record or b"")))
+                if len(paths) > MAX_PATHS:
                     break
-    short = [path for path in found if len(path) <= MAX_DEPTH][:MAX_PATHS]
+    short = [path for path in paths if len(path) <= MAX_DEPTH][:MAX_PATHS]
     return short or [()]
 
 

@@ -19,22 +19,22 @@ def header_column(headers: Sequence[Headers | None], name: str) -> ByteColumn:
     """
     if hasattr(headers, "flatten"):
         return _of_arrow(headers, name)
-    found: list[bytes | None] = []
+    values: list[bytes | None] = []
     for row in headers:
         value = None
         for key, each in row or ():
             if key == name:
                 value = each
-        found.append(value)
-    return ByteColumn.of(found)
+        values.append(value)
+    return ByteColumn.of(values)
 
 
 def broken_headers(headers: Sequence[Headers | None]) -> I8:
     """Return why the headers of each record cannot be read: a code of `CODES`, or 0."""
-    found = np.zeros(len(headers), np.int8)
+    broken = np.zeros(len(headers), np.int8)
     if not hasattr(headers, "flatten"):
-        found[[at for at, row in enumerate(headers) if row is BROKEN_HEADERS]] = CODES["bad_headers"]
-    return found
+        broken[[index for index, row in enumerate(headers) if row is BROKEN_HEADERS]] = CODES["bad_headers"]
+    return broken
 
 
 def _of_arrow(headers: Any, name: str) -> ByteColumn:

@@ -42,48 +42,48 @@ def write_ids(parts: Sequence[PartColumn], sizes: I64, rows: npt.NDArray[np.intp
     """Return the ids of these rows, which `measure_ids` found to be good."""
     if not rows.size:
         return []
-    wanted = np.take(sizes, rows, axis=1)  # contiguous, whatever indexing makes of it: loops are compiled for that
-    ends = np.cumsum(wanted.sum(axis=0) + len(parts))  # a separator, or the end, after each part
+    widths = np.take(sizes, rows, axis=1)  # contiguous, whatever indexing makes of it: loops are compiled for that
+    ends = np.cumsum(widths.sum(axis=0) + len(parts))  # a separator, or the end, after each part
     out = np.full(int(ends[-1]), SEPARATOR[0], np.uint8)
     out[ends - 1] = _END
-    at = ends - wanted.sum(axis=0) - len(parts)
-    for part, part_sizes in zip(parts, wanted, strict=True):
-        _write(part.data, part.kinds, part.numbers, part.starts, part.sizes, rows, at, part_sizes, out)
-        at = at + part_sizes + 1
+    positions = ends - widths.sum(axis=0) - len(parts)
+    for part, part_sizes in zip(parts, widths, strict=True):
+        _write(part.data, part.kinds, part.numbers, part.starts, part.sizes, rows, positions, part_sizes, out)
+        positions = positions + part_sizes + 1
     return out[:-1].tobytes().split(bytes([_END]))
 
 
 @compiled_bare
-def _character_end(data: U8, at: Int, end: Int) -> Int:
+def _character_end(data: U8, position: Int, end: Int) -> Int:
     """Return where the character ends that begins at this byte of 0x80 or more; -1 if it is no UTF-8 (RFC 3629)."""
-    first = data[at]
+    first = data[position]
     if first < 0xC2 or first > 0xF4:
         return -1
     size = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
-    if at + size > end:
+    if position + size > end:
         return -1
-    second = data[at + 1]
+    second = data[position + 1]
     low = 0xA0 if first == 0xE0 else 0x90 if first == 0xF0 else 0x80
     high = 0x9F if first == 0xED else 0x8F if first == 0xF4 else 0xBF
     if second < low or second > high:
         return -1
     for step in range(2, size):
-        if data[at + step] & 0xC0 != 0x80:
+        if data[position + step] & 0xC0 != 0x80:
             return -1
-    return at + size
+    return position + size
 
 
 @compiled_bare
-def _is_utf8(data: U8, at: Int, end: Int) -> bool:
+def _is_utf8(data: U8, position: Int, end: Int) -> bool:
     """Return whether these bytes are UTF-8."""
     high = 0
-    for each in range(at, end):  # plain ASCII, the most frequent, without a branch a byte
-        high |= data[each]
+    for index in range(position, end):  # plain ASCII, the most frequent, without a branch a byte
+        high |= data[index]
     if high < 0x80:
         return True
-    while at < end:
-        at = at + 1 if data[at] < 0x80 else _character_end(data, at, end)
-        if at < 0:
+    while position < end:
+        position = position + 1 if data[position] < 0x80 else _character_end(data, position, end)
+        if position < 0:
             return False
     return True
 
@@ -94,9 +94,9 @@ def _is_integer(kind: Int) -> bool:
 
 
 @compiled_bare
-def _measure(data: U8, found: I8, numbers: I64, starts: I64, spans: I64, sizes: I64) -> None:
-    for row in range(found.size):
-        kind = found[row]
+def _measure(data: U8, reasons: I8, numbers: I64, starts: I64, spans: I64, sizes: I64) -> None:
+    for row in range(reasons.size):
+        kind = reasons[row]
         if kind in (_TEXT, _LARGE_INT):
             sizes[row] = spans[row]
         elif kind == _BYTES:
@@ -131,27 +131,27 @@ def _hex(byte: Int) -> Int:
 
 @compiled_bare
 def _write(
-    data: U8, found: I8, numbers: I64, starts: I64, spans: I64, rows: Any, places: I64, sizes: I64, out: U8
+    data: U8, reasons: I8, numbers: I64, starts: I64, spans: I64, rows: Any, places: I64, sizes: I64, out: U8
 ) -> None:
     for number in range(rows.size):
-        row, at, size = rows[number], places[number], sizes[number]
-        kind, start = found[row], starts[row]
+        row, position, size = rows[number], places[number], sizes[number]
+        kind, start = reasons[row], starts[row]
         if _is_integer(kind):
             rest = numbers[row]
             if rest < 0:
-                out[at] = 0x2D
-            for place in range(at + size - 1, at + (1 if rest < 0 else 0) - 1, -1):
+                out[position] = 0x2D
+            for place in range(position + size - 1, position + (1 if rest < 0 else 0) - 1, -1):
                 after = _tenth(rest)
                 out[place] = 0x30 + abs(rest - after * 10)
                 rest = after
         elif kind == _UUID or (kind == _BYTES and size != spans[row]):
             for step in range(spans[row]):
                 if kind == _UUID and (step == 4 or step == 6 or step == 8 or step == 10):
-                    out[at] = 0x2D
-                    at += 1
+                    out[position] = 0x2D
+                    position += 1
                 byte = data[start + step]
-                out[at], out[at + 1] = _hex(byte >> 4), _hex(byte & 15)
-                at += 2
+                out[position], out[position + 1] = _hex(byte >> 4), _hex(byte & 15)
+                position += 2
         else:
             for step in range(size):
-                out[at + step] = data[start + step]
+                out[position + step] = data[start + step]

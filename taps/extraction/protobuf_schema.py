@@ -109,17 +109,17 @@ class ProtobufFile:
             BadProtobufSchema: there is no such message.
         """
         package = self.descriptor.package
-        known = dict(_messages(self.descriptor.message_types_by_name.values()))
+        messages = dict(_messages(self.descriptor.message_types_by_name.values()))
         top = list(self.descriptor.message_types_by_name.values())
         if name is None:
             if len(top) == 1:
                 return top[0]
-            names = ", ".join(each.full_name for each in top[:10]) or "none"
+            names = ", ".join(candidate.full_name for candidate in top[:10]) or "none"
             raise BadProtobufSchema(f"expected the name of a message, since the schema has {names}")
-        found = known.get(name) or known.get(f"{package}.{name}")
-        if found is None:
-            raise BadProtobufSchema(f"expected a message of the schema, {', '.join([*known][:10])}, found {name}")
-        return found
+        message_ = messages.get(name) or messages.get(f"{package}.{name}")
+        if message_ is None:
+            raise BadProtobufSchema(f"expected a message of the schema, {', '.join([*messages][:10])}, found {name}")
+        return message_
 
     def nested(self, indexes: Sequence[int]) -> Any:
         """Return the descriptor of the message that Confluent's indexes lead to: within the file, then within each.
@@ -128,14 +128,16 @@ class ProtobufFile:
             BadProtobufSchema: there is no such message.
         """
         level = list(self.descriptor.message_types_by_name.values())
-        found = None
+        nested_message = None
         for index in indexes:
             if not 0 <= index < len(level):
                 raise BadProtobufSchema("there is no such message")
-            found = level[index]
+            nested_message = level[index]
             # as Confluent's Java client counts: without the messages that protoc makes of a map's entries
-            level = [each for each in found.nested_types if not each.GetOptions().map_entry]
-        return found
+            level = [
+                nested_type for nested_type in nested_message.nested_types if not nested_type.GetOptions().map_entry
+            ]
+        return nested_message
 
     @classmethod
     def _of_set(cls, raw: bytes) -> ProtobufFile:
@@ -151,13 +153,13 @@ class ProtobufFile:
         if not files:
             raise BadProtobufSchema("it has no file")
         pool = DescriptorPool()
-        given = {each.name for each in files}
+        names = {each.name for each in files}
         try:
-            for raw in [raw for name, raw in _WELL_KNOWN.items() if name not in given]:
+            for raw in [raw for name, raw in _WELL_KNOWN.items() if name not in names]:
                 pool.AddSerializedFile(raw)
             defined: set[str] = set()
-            for each in files:
-                whole = _without_missing(each, given | _WELL_KNOWN.keys(), defined)
+            for file_ in files:
+                whole = _without_missing(file_, names | _WELL_KNOWN.keys(), defined)
                 defined |= {f".{name}" for name in _defined(whole.package, whole)}
                 pool.AddSerializedFile(whole.SerializeToString())
             return cls(pool.FindFileByName(files[-1].name))
@@ -176,13 +178,13 @@ def compile_proto(text: str, imports: Mapping[str, str]) -> bytes:
         raise ProtobufCompilerMissing
     with tempfile.TemporaryDirectory(prefix="lagloss-proto-") as directory:
         root = Path(directory)
-        for name, each in (*_CONFLUENT.items(), *imports.items(), (_MAIN, text)):
+        for name, source in (*_CONFLUENT.items(), *imports.items(), (_MAIN, text)):
             parts = PurePosixPath(name).parts
             if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
                 raise BadProtobufSchema(f"it imports {name!r}, which is no path below its own")
             path = root.joinpath(*parts)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(each, "utf-8")
+            path.write_text(source, "utf-8")
         out = root / "descriptors.out"
         paths = [f"--proto_path={path}" for path in (root, *_google_types())]
         options = [*paths, "--include_imports", f"--descriptor_set_out={out}", _MAIN]
@@ -202,30 +204,30 @@ def compile_proto(text: str, imports: Mapping[str, str]) -> bytes:
 
 def _google_types() -> Iterator[Path]:
     """Yield the folder of google/type/….proto, which some libraries bring."""
-    found = find_spec("google.type")
-    for place in (found.submodule_search_locations or ()) if found else ():
+    spec = find_spec("google.type")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
         yield Path(place).parent.parent
 
 
-def _without_missing(file: Any, given: Set[str], defined: Set[str]) -> Any:
+def _without_missing(file: Any, available: Set[str], defined: Set[str]) -> Any:
     """Return a file without imports that are not given, as registries have some built in: a field of their types is
     bytes or a number then, as it is written, and options are left out.
 
     Raises:
         BadProtobufSchema: a field is of a type that is written in neither way.
     """
-    kept = [name for name in file.dependency if name in given]
-    if len(kept) == len(file.dependency):
+    dependencies = [name for name in file.dependency if name in available]
+    if len(dependencies) == len(file.dependency):
         return file
     whole = descriptor_pb2.FileDescriptorProto.FromString(file.SerializeToString())
     for name in ("dependency", "public_dependency", "weak_dependency", "extension", "service"):
         whole.ClearField(name)
-    whole.dependency.extend(kept)
-    known = defined | {f".{name}" for name in _defined(whole.package, whole)}
+    whole.dependency.extend(dependencies)
+    defined_names = defined | {f".{name}" for name in _defined(whole.package, whole)}
     for message in _all_messages(whole.message_type):
         message.ClearField("extension")
         for field in message.field:
-            is_given = field.type_name in known or field.type_name.startswith(_BUILT_IN)
+            is_given = field.type_name in defined_names or field.type_name.startswith(_BUILT_IN)
             if field.type_name.startswith(".") and not is_given:
                 _make_plain(field)
     return whole
@@ -243,31 +245,31 @@ def _defined(package: str, file: Any) -> Iterator[str]:
     """Yield the full names of a file's messages and enums."""
 
     def within(above: str, messages: Any, enums: Any) -> Iterator[str]:
-        for each in (*messages, *enums):
-            yield f"{above}{each.name}"
-        for each in messages:
-            yield from within(f"{above}{each.name}.", each.nested_type, each.enum_type)
+        for definition in (*messages, *enums):
+            yield f"{above}{definition.name}"
+        for definition in messages:
+            yield from within(f"{above}{definition.name}.", definition.nested_type, definition.enum_type)
 
     yield from within(f"{package}." if package else "", file.message_type, file.enum_type)
 
 
 def _all_messages(level: Any) -> Iterator[Any]:
-    for each in level:
-        yield each
-        yield from _all_messages(each.nested_type)
+    for definition in level:
+        yield definition
+        yield from _all_messages(definition.nested_type)
 
 
 def _renamed(raw: bytes, name: str) -> Any:
     try:
-        found = descriptor_pb2.FileDescriptorProto.FromString(raw)
+        file_ = descriptor_pb2.FileDescriptorProto.FromString(raw)
     except DecodeError:
         raise BadProtobufSchema(f"the registry's {name} is no FileDescriptorProto") from None
-    found.name = name
-    return found
+    file_.name = name
+    return file_
 
 
 def _messages(level: Any) -> Any:
     """Yield the full name and descriptor of each message and of those within it."""
-    for each in level:
-        yield each.full_name, each
-        yield from _messages(each.nested_types)
+    for definition in level:
+        yield definition.full_name, definition
+        yield from _messages(definition.nested_types)

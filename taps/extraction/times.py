@@ -75,25 +75,25 @@ def _of_real(value: float, unit: Int) -> float:
 
 
 @compiled_bare
-def _digits(data: U8, at: Int, count: Int) -> Int:
+def _digits(data: U8, position: Int, count: Int) -> Int:
     """Return the number that so many digits are, -1 if there is anything else among them."""
     value: Int = 0
-    for each in range(at, at + count):
-        if data[each] < 0x30 or data[each] > 0x39:
+    for index in range(position, position + count):
+        if data[index] < 0x30 or data[index] > 0x39:
             return -1
-        value = value * 10 + np.int64(data[each] - 0x30)
+        value = value * 10 + np.int64(data[index] - 0x30)
     return value
 
 
 @compiled_bare
-def _of_digits(data: U8, at: Int, end: Int, unit: Int) -> tuple[bool, float]:
+def _of_digits(data: U8, position: Int, end: Int, unit: Int) -> tuple[bool, float]:
     """Return whether a text is a plain decimal number such as 1732178400.123, and its time."""
-    dot = at
+    dot = position
     while dot < end and data[dot] != 0x2E:
         dot += 1
-    if dot == at or dot - at > _MAX_DIGITS:
+    if dot == position or dot - position > _MAX_DIGITS:
         return False, 0.0
-    value = _digits(data, at, dot - at)
+    value = _digits(data, position, dot - position)
     if value < 0:
         return False, 0.0
     if dot == end:
@@ -126,42 +126,52 @@ def _days(year: Int, month: Int, day: Int) -> Int:
 
 
 @compiled_bare
-def _offset_s(data: U8, at: Int, end: Int) -> Int:
+def _offset_s(data: U8, position: Int, end: Int) -> Int:
     """Return the offset from UTC that a time ends with, in s; -1e9 if it is none of `Z` and `±hh:mm`."""
-    if at == end or (at + 1 == end and data[at] == 0x5A):
+    if position == end or (position + 1 == end and data[position] == 0x5A):
         return 0
-    if (data[at] != 0x2B and data[at] != 0x2D) or end - at != 6 or data[at + 3] != 0x3A:
+    if (data[position] != 0x2B and data[position] != 0x2D) or end - position != 6 or data[position + 3] != 0x3A:
         return -1_000_000_000
-    hours, minutes = _digits(data, at + 1, 2), _digits(data, at + 4, 2)
+    hours, minutes = _digits(data, position + 1, 2), _digits(data, position + 4, 2)
     if hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
         return -1_000_000_000
     ahead_s = hours * 3_600 + minutes * 60
-    return ahead_s if data[at] == 0x2B else -ahead_s
+    return ahead_s if data[position] == 0x2B else -ahead_s
 
 
 @compiled_bare
-def _of_iso(data: U8, at: Int, end: Int) -> tuple[bool, float]:
+def _of_iso(data: U8, position: Int, end: Int) -> tuple[bool, float]:
     """Return whether a text is a time of ISO 8601 in its usual form, to the second or its fraction, and that time."""
-    if end - at < 19 or data[at + 4] != 0x2D or data[at + 7] != 0x2D or data[at + 13] != 0x3A or data[at + 16] != 0x3A:
+    if (
+        end - position < 19
+        or data[position + 4] != 0x2D
+        or data[position + 7] != 0x2D
+        or data[position + 13] != 0x3A
+        or data[position + 16] != 0x3A
+    ):
         return False, 0.0
-    if data[at + 10] != 0x54 and data[at + 10] != 0x20:
+    if data[position + 10] != 0x54 and data[position + 10] != 0x20:
         return False, 0.0
-    days = _days(_digits(data, at, 4), _digits(data, at + 5, 2), _digits(data, at + 8, 2))
-    hour, minute, second = _digits(data, at + 11, 2), _digits(data, at + 14, 2), _digits(data, at + 17, 2)
+    days = _days(_digits(data, position, 4), _digits(data, position + 5, 2), _digits(data, position + 8, 2))
+    hour, minute, second = (
+        _digits(data, position + 11, 2),
+        _digits(data, position + 14, 2),
+        _digits(data, position + 17, 2),
+    )
     if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59 or days == -1_000_000_000:
         return False, 0.0
-    at, ms = at + 19, 0.0
-    if at < end and data[at] == 0x2E:
-        at += 1
-        last = at
+    position, ms = position + 19, 0.0
+    if position < end and data[position] == 0x2E:
+        position += 1
+        last = position
         while last < end and 0x30 <= data[last] <= 0x39:
             last += 1
-        places = last - at
+        places = last - position
         if places == 0 or places > _MAX_DIGITS:
             return False, 0.0
-        ms = _digits(data, at, places) / 10.0 ** (places - 3)
-        at = last
-    offset_s = _offset_s(data, at, end)
+        ms = _digits(data, position, places) / 10.0 ** (places - 3)
+        position = last
+    offset_s = _offset_s(data, position, end)
     if offset_s == -1_000_000_000:
         return False, 0.0
     return True, (days * 86_400 + hour * 3_600 + minute * 60 + second - offset_s) * 1e3 + ms
@@ -169,10 +179,10 @@ def _of_iso(data: U8, at: Int, end: Int) -> tuple[bool, float]:
 
 @compiled_bare
 def _read(
-    data: U8, found: I8, numbers: I64, reals: Any, starts: I64, spans: I64, unit: Int, times: Any, codes: I8
+    data: U8, reasons: I8, numbers: I64, reals: Any, starts: I64, spans: I64, unit: Int, times: Any, codes: I8
 ) -> None:
-    for row in range(found.size):
-        kind = found[row]
+    for row in range(reasons.size):
+        kind = reasons[row]
         if kind in (_TEXT, _BYTES):
             start, end = starts[row], starts[row] + spans[row]
             good, time = _of_iso(data, start, end)

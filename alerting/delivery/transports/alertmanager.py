@@ -120,15 +120,15 @@ def labels(notification: Notification) -> dict[str, str]:
     if notification.action == "test":
         return {"alertname": "LaglossTest", "severity": "none"}
     kind = "".join(word.capitalize() for word in re.split(r"[^A-Za-z0-9]+", str(incident.get("kind") or "")))
-    found = {
+    values = {
         "alertname": f"Lagloss{kind}",
         "pipeline": one_line(incident.get("pipeline") or "", MAX_LABEL),
         "rule": one_line(incident.get("rule") or "", MAX_LABEL),
         "severity": one_line(incident.get("severity") or "", MAX_LABEL),
     }
     for name, value in sorted((incident.get("labels") or {}).items())[:MAX_LABELS]:
-        found.setdefault(_label_name(str(name)), one_line(value, MAX_LABEL))
-    return {name: value for name, value in found.items() if value}  # an empty label is one that is not there
+        values.setdefault(_label_name(str(name)), one_line(value, MAX_LABEL))
+    return {name: value for name, value in values.items() if value}  # an empty label is one that is not there
 
 
 def _label_name(name: str) -> str:
@@ -140,7 +140,7 @@ def _annotations(notification: Notification) -> dict[str, str]:
     said = message([notification])
     body = notification.body
     links, commands = body.get("links") or {}, body.get("commands") or {}
-    found = {
+    values = {
         "summary": said.sections[0].summary,
         "description": as_text(said).strip(),
         "dashboard": links.get("dashboard"),
@@ -149,21 +149,21 @@ def _annotations(notification: Notification) -> dict[str, str]:
         "silence": commands.get("silence"),
         "incident": (body.get("incident") or {}).get("id"),
     }
-    return {name: str(value)[:10_000] for name, value in found.items() if value}
+    return {name: str(value)[:10_000] for name, value in values.items() if value}
 
 
 def batches(alerts: Sequence[Mapping[str, Any]], limit: int) -> list[bytes]:
     """JSON lists of these alerts, in order, none longer than `limit` bytes unless one alert alone is."""
-    found: list[list[bytes]] = [[]]
+    groups: list[list[bytes]] = [[]]
     size = 2
     for document in alerts:
         text = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
-        if found[-1] and size + len(text) + 1 > limit:
-            found.append([])
+        if groups[-1] and size + len(text) + 1 > limit:
+            groups.append([])
             size = 2
-        found[-1].append(text)
+        groups[-1].append(text)
         size += len(text) + 1
-    return [b"[" + b",".join(batch) + b"]" for batch in found]
+    return [b"[" + b",".join(batch) + b"]" for batch in groups]
 
 
 def _moment(text: object) -> datetime | None:

@@ -77,15 +77,17 @@ class AppriseTransport:
         """Notify each service in a thread of its own. A thread that hangs cannot be stopped: its service is tried again
         only when that thread has ended."""
         said = message(notifications)
-        key = hashlib.sha256(repr([(each.id, each.action) for each in notifications]).encode()).hexdigest()
-        left = [number for number in range(len(self._services)) if str(number) not in self._reached.of(key)]
+        key = hashlib.sha256(
+            repr([(notification.id, notification.action) for notification in notifications]).encode()
+        ).hexdigest()
+        unreached = [number for number in range(len(self._services)) if str(number) not in self._reached.of(key)]
         ends = time.monotonic() + self.timeout_s
-        for number in left:
+        for number in unreached:
             if number not in self._asking or not self._asking[number].is_alive():
                 thread = threading.Thread(target=self._ask, args=(number, key, said), name="apprise", daemon=True)
                 self._asking[number] = thread
                 thread.start()
-        for number in left:
+        for number in unreached:
             self._asking[number].join(max(ends - time.monotonic(), 0))
         return self._outcome(key)
 

@@ -102,8 +102,8 @@ class HttpTarget:
         return replace(outcome, error=one_line(self._redact(outcome.error), MAX_ERROR_CHARACTERS))
 
     def _addresses(self, deadline: Deadline) -> Sequence[str]:
-        found = resolve_within(self._resolver, self._url.raw_host.decode(), _port(self._url), deadline)
-        return [address for address in found if self._allow_private or is_public(address)]
+        addresses = resolve_within(self._resolver, self._url.raw_host.decode(), _port(self._url), deadline)
+        return [address for address in addresses if self._allow_private or is_public(address)]
 
     def _asked(
         self, addresses: Sequence[str], body: bytes, headers: Mapping[str, str], deadline: Deadline

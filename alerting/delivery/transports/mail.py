@@ -59,7 +59,10 @@ def compose(notifications: Sequence[Notification], sender: str, recipients: Sequ
     own, and all others refer to that."""
     said = message(notifications)
     host = addr_spec(sender).rpartition("@")[2]
-    threads = [f"<incident-{_token(key)}@{host}>" for key in dict.fromkeys(_key(each) for each in notifications)]
+    threads = [
+        f"<incident-{_token(key)}@{host}>"
+        for key in dict.fromkeys(_key(notification) for notification in notifications)
+    ]
     mail = EmailMessage(policy=policy.SMTP)
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
@@ -68,7 +71,9 @@ def compose(notifications: Sequence[Notification], sender: str, recipients: Sequ
     if len(notifications) == 1 and notifications[0].body.get("type") == "incident.opened":
         mail["Message-ID"] = threads[0]
     else:
-        mail["Message-ID"] = f"<lagloss-{_token('-'.join(str(each.id) for each in notifications))}@{host}>"
+        mail["Message-ID"] = (
+            f"<lagloss-{_token('-'.join(str(notification.id) for notification in notifications))}@{host}>"
+        )
         mail["In-Reply-To"] = threads[-1]
         mail["References"] = " ".join(threads[-MAX_REFERENCES:])
     mail["Auto-Submitted"] = "auto-generated"

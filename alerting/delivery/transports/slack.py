@@ -113,13 +113,13 @@ def _blocks(section: TextSection, *, with_title: bool) -> list[dict[str, Any]]:
 def _mrkdwn(lines: Sequence[str]) -> dict[str, Any]:
     """Return a section block of as many of these lines as it can hold; none of them is cut, since that would cut
     markup."""
-    kept: list[str] = []
+    pieces: list[str] = []
     for line in lines:
-        if sum(map(len, kept)) + len(kept) + len(line) > MAX_TEXT - 2:
-            kept.append("…")
+        if sum(map(len, pieces)) + len(pieces) + len(line) > MAX_TEXT - 2:
+            pieces.append("…")
             break
-        kept.append(line)
-    return {"type": "section", "text": _literal("\n".join(kept))}
+        pieces.append(line)
+    return {"type": "section", "text": _literal("\n".join(pieces))}
 
 
 def _mrkdwn_line(line: TextLine) -> str:
@@ -144,16 +144,16 @@ def _plain(text: str) -> dict[str, Any]:
 
 def _escaped(text: str, limit: int) -> str:
     """Return at most `limit` characters with Slack's three control characters escaped, none of them cut in two."""
-    found = one_line(text, limit)
+    line = one_line(text, limit)
     length = 0
-    kept: list[str] = []
-    for character in found:
+    pieces: list[str] = []
+    for character in line:
         escaped = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}.get(character, character)
         length += len(escaped)
-        if length > limit - 1 and len(kept) < len(found) - 1:
-            return "".join(kept) + "…"
-        kept.append(escaped)
-    return "".join(kept)
+        if length > limit - 1 and len(pieces) < len(line) - 1:
+            return "".join(pieces) + "…"
+        pieces.append(escaped)
+    return "".join(pieces)
 
 
 def _meaning(answer: HttpAnswer) -> Outcome:

@@ -89,12 +89,12 @@ def _filters() -> Part:
     )
 
 
-def filters_of(here: Address) -> IncidentFilters:
+def filters_of(address: Address) -> IncidentFilters:
     """Parse the filters in the address; unknown kinds and severities filter nothing."""
-    asked = here.query
-    kind, severity = asked.get("kind"), asked.get("severity")
+    query = address.query
+    kind, severity = query.get("kind"), query.get("severity")
     return IncidentFilters(
-        asked.get("pipeline") or None,
+        query.get("pipeline") or None,
         kind if kind in KINDS else None,
         severity if severity in ("critical", "warning") else None,
     )
@@ -102,13 +102,13 @@ def filters_of(here: Address) -> IncidentFilters:
 
 def read(visit: Visit) -> AlertsRead:
     """Read what the tab in the address shows."""
-    store, here = visit.store, visit.address
-    filters, span, tab = filters_of(here), shown_range(here.query, visit.now_s), Tab.of_address(here)
+    store, address = visit.store, visit.address
+    filters, span, tab = filters_of(address), shown_range(address.query, visit.now_s), Tab.of_address(address)
     board = read_board(store, filters, span)
     if tab == Tab.HISTORY:
-        return AlertsRead(board, history=read_history(store, filters, span, page_of(here)))
+        return AlertsRead(board, history=read_history(store, filters, span, page_of(address)))
     if tab == Tab.DELIVERIES:
-        deliveries = read_deliveries(store, filters, span, page_of(here))
+        deliveries = read_deliveries(store, filters, span, page_of(address))
         return AlertsRead(board, deliveries=deliveries, failed=failed_deliveries(store))
     return AlertsRead(board)
 
@@ -118,21 +118,21 @@ def _notice(alerts: AlertsRead, visit: Visit) -> Part:
 
 
 def _content(alerts: AlertsRead, visit: Visit) -> Part:
-    here, now_s, tab = visit.address, visit.now_s, Tab.of_address(visit.address)
+    address, now_s, tab = visit.address, visit.now_s, Tab.of_address(visit.address)
     if alerts.history is not None:
-        return history(alerts.history, here)
+        return history(alerts.history, address)
     if alerts.deliveries is not None:
-        return deliveries(alerts.deliveries, alerts.failed, here, now_s)
-    return DRAWN_OF_BOARD[tab](alerts.board, here, asking(), now_s) if tab in DRAWN_OF_BOARD else None
+        return deliveries(alerts.deliveries, alerts.failed, address, now_s)
+    return DRAWN_OF_BOARD[tab](alerts.board, address, asking(), now_s) if tab in DRAWN_OF_BOARD else None
 
 
 def _receivers(alerts: AlertsRead, _visit: Visit) -> list[str]:
     return [receiver.name for receiver in alerts.board.receivers]
 
 
-def _pipelines(services: Services, here: Address) -> list[str]:
+def _pipelines(services: Services, address: Address) -> list[str]:
     """Return the pipelines to choose from; one that is chosen stays, there or not."""
-    names, chosen = pipeline_names(services), filters_of(here).pipeline
+    names, chosen = pipeline_names(services), filters_of(address).pipeline
     return names if chosen is None or chosen in names else [*names, chosen]
 
 

@@ -41,12 +41,12 @@ class Tab(StrEnum):
     BACKTEST = "backtest"
 
     @classmethod
-    def of_address(cls, here: Address) -> Tab:
-        asked = here.query.get("tab")
-        return cls(asked) if asked in list(cls) else cls.FIRING
+    def of_address(cls, address: Address) -> Tab:
+        tab = address.query.get("tab")
+        return cls(tab) if tab in list(cls) else cls.FIRING
 
 
-def tabs(here: Address, board: Board) -> Part:
+def tabs(address: Address, board: Board) -> Part:
     """Links to the tabs, with how much there is behind each."""
     counts = board.counts
     numbers = {
@@ -58,74 +58,76 @@ def tabs(here: Address, board: Board) -> Part:
         Tab.SILENCES: counts.silences,
         Tab.BACKTEST: None,
     }
-    shown = Tab.of_address(here)
+    shown = Tab.of_address(address)
     return html.Nav(
-        dmc.Group([_tab(tab, number, tab == shown, here) for tab, number in numbers.items()], gap="xs"),
+        dmc.Group([_tab(tab, number, tab == shown, address) for tab, number in numbers.items()], gap="xs"),
         className="alert-tabs",
         **aria(label="alerts"),
     )
 
 
-def _tab(tab: Tab, number: int | None, is_shown: bool, here: Address) -> Part:
+def _tab(tab: Tab, number: int | None, is_shown: bool, address: Address) -> Part:
     about = ""
     if number is not None:
         about = f" {number} undelivered" if tab == Tab.DELIVERIES and number else f" {number}"
         about = "" if tab == Tab.DELIVERIES and not number else about
     marks: dict[str, Any] = aria(current="page") if is_shown else {}
-    href = here.asking(tab=tab, page=None, do=None, of=None).href
+    href = address.asking(tab=tab, page=None, do=None, of=None).href
     return dmc.Anchor(f"{tab.capitalize()}{about}", href=href, className="nav-link alert-tab", **marks)
 
 
-def no_alerter(leader: LeaseHolder | None, here: Address, now_s: float) -> Part | None:
+def no_alerter(leader: LeaseHolder | None, address: Address, now_s: float) -> Part | None:
     """Return a banner if no alerter leads."""
     if leader is not None and now_s - leader.well_at.timestamp() < LEADS_FOR_S:
         return None
     why: list[Any] = ["No alerter has led yet."]
     if leader is not None:
-        why = [f"The last one that led, on {leader.host}, was well at ", at(leader.well_at, here.zone), "."]
+        why = [f"The last one that led, on {leader.host}, was well at ", at(leader.well_at, address.zone), "."]
     commands = [dmc.Code("lagloss up"), ", or ", dmc.Code("python -m alerting"), "."]
     summary = [*why, " No rule is judged and no notification sent until one runs: ", *commands]
     return alert("No alerter leads", summary, "red", "✖")
 
 
-def firing(board: Board, here: Address, person: Person, now_s: float) -> Part:
+def firing(board: Board, address: Address, person: Person, now_s: float) -> Part:
     if not board.firing:
         return _none("Nothing is firing", "No rule has an open incident with notifications.")
-    return cards(board.firing, here, person, now_s)
+    return cards(board.firing, address, person, now_s)
 
 
-def silenced(board: Board, here: Address, person: Person, now_s: float) -> Part:
+def silenced(board: Board, address: Address, person: Person, now_s: float) -> Part:
     if not board.withheld:
         summary = "No open incident is kept from its receivers by a silence, maintenance, or another incident."
         return _none("Nothing is withheld", summary)
-    return cards(board.withheld, here, person, now_s)
+    return cards(board.withheld, address, person, now_s)
 
 
-def pending(board: Board, here: Address) -> Part:
+def pending(board: Board, address: Address) -> Part:
     if not board.pending:
         return _none("Nothing is pending", "No rule has begun to breach without being an incident yet.")
     heads = ("Severity", "Pipeline", "Rule", "What", "Windows", "Newest breach")
-    return table("rules that have begun to breach", heads, [_pending(each, here) for each in board.pending])
+    return table("rules that have begun to breach", heads, [_pending(breach, address) for breach in board.pending])
 
 
-def _pending(each: Pending, here: Address) -> list[Part]:
-    window = here.to(links.window(each.pipeline, each.last_window_s))
+def _pending(breach: Pending, address: Address) -> list[Part]:
+    window = address.to(links.window(breach.pipeline, breach.last_window_s))
     return [
-        severity_badge(each.severity),
-        pipeline_link(each.pipeline, here),
-        html.Span(each.rule, className="mono"),
-        each.text,
-        f"{each.breaches} of the last {each.of}; {each.needed} open an incident",
-        dmc.Anchor(when(each.last_window_s, here.zone), href=window.href, inherit=True),
+        severity_badge(breach.severity),
+        pipeline_link(breach.pipeline, address),
+        html.Span(breach.rule, className="mono"),
+        breach.text,
+        f"{breach.breaches} of the last {breach.of}; {breach.needed} open an incident",
+        dmc.Anchor(when(breach.last_window_s, address.zone), href=window.href, inherit=True),
     ]
 
 
-def history(found: IncidentHistory, here: Address) -> list[Part | None]:
+def history(incident_history: IncidentHistory, address: Address) -> list[Part | None]:
     shown: Part = _none("Nothing was resolved", "No incident that was opened in this range is over.")
-    if found.incidents:
+    if incident_history.incidents:
         heads = ("Opened", "Severity", "Pipeline", "Rule", "Worst", "Acknowledged", "Lasted", "Ended")
-        shown = table("resolved incidents", heads, [_resolved(each, here) for each in found.incidents])
-    return [_times(found.times), shown, pages(found.page, found.total, here)]
+        shown = table(
+            "resolved incidents", heads, [_resolved(incident, address) for incident in incident_history.incidents]
+        )
+    return [_times(incident_history.times), shown, pages(incident_history.page, incident_history.total, address)]
 
 
 def _times(times: Times) -> Part:
@@ -149,14 +151,14 @@ def _mean(mean_s: float | None, median_s: float | None) -> str:
     return f"{fmt.duration_s(mean_s)} ({fmt.duration_s(median_s)})"
 
 
-def _resolved(incident: Incident, here: Address) -> list[Part]:
+def _resolved(incident: Incident, address: Address) -> list[Part]:
     lasted = (incident.resolved_at - incident.opened_at).total_seconds() if incident.resolved_at else None
     return [
         dmc.Anchor(
-            at(incident.opened_at, here.zone), href=here.to(links.incident(str(incident.id))).href, inherit=True
+            at(incident.opened_at, address.zone), href=address.to(links.incident(str(incident.id))).href, inherit=True
         ),
         severity_badge(incident.severity),
-        pipeline_link(incident.pipeline, here),
+        pipeline_link(incident.pipeline, address),
         html.Span(incident.rule, className="mono"),
         incident.text,
         f"by {incident.acknowledged_by}" if incident.acknowledged_at else "not acknowledged",
@@ -165,45 +167,45 @@ def _resolved(incident: Incident, here: Address) -> list[Part]:
     ]
 
 
-def deliveries(found: Deliveries, failed: Sequence[Delivery], here: Address, now_s: float) -> list[Part | None]:
+def deliveries(deliveries: Deliveries, failed: Sequence[Delivery], address: Address, now_s: float) -> list[Part | None]:
     """`failed`: those of the last 7 days, whatever is filtered."""
     shown: Part = _none("Nothing was sent", "No notification was sent in this range, and none waits.")
-    if found.deliveries:
+    if deliveries.deliveries:
         heads = ("Outcome", "Receiver", "About", "Change", "Attempts", "When", "Last error")
-        shown = table("deliveries", heads, [_delivery(each, here) for each in found.deliveries])
-    return [failures(failed, here, now_s), shown, pages(found.page, found.total, here)]
+        shown = table("deliveries", heads, [_delivery(delivery, address) for delivery in deliveries.deliveries])
+    return [failures(failed, address, now_s), shown, pages(deliveries.page, deliveries.total, address)]
 
 
-def _delivery(each: Delivery, here: Address) -> list[Part]:
-    moment: datetime = each.done_at or each.created_at
-    summary: list[Any] = [at(moment, here.zone)]
-    if each.next_attempt_at is not None:
-        summary = ["queued ", *summary, ", next attempt ", at(each.next_attempt_at, here.zone)]
+def _delivery(delivery: Delivery, address: Address) -> list[Part]:
+    moment: datetime = delivery.done_at or delivery.created_at
+    summary: list[Any] = [at(moment, address.zone)]
+    if delivery.next_attempt_at is not None:
+        summary = ["queued ", *summary, ", next attempt ", at(delivery.next_attempt_at, address.zone)]
     return [
-        badge(*OUTCOMES.get(each.outcome, OUTCOMES["dropped"])),
-        each.receiver,
-        f"{each.pipeline} {each.rule}" if each.pipeline else f"a {each.change}",
-        each.change,
-        str(each.attempts),
+        badge(*OUTCOMES.get(delivery.outcome, OUTCOMES["dropped"])),
+        delivery.receiver,
+        f"{delivery.pipeline} {delivery.rule}" if delivery.pipeline else f"a {delivery.change}",
+        delivery.change,
+        str(delivery.attempts),
         html.Span(summary),
-        html.Span(each.last_error or fmt.NOTHING, className="breaks"),
+        html.Span(delivery.last_error or fmt.NOTHING, className="breaks"),
     ]
 
 
-def silences(found: Sequence[Silence], here: Address, person: Person) -> Part:
-    if not found:
+def silences(silences: Sequence[Silence], address: Address, person: Person) -> Part:
+    if not silences:
         return _none("No silences", "No silence is active.")
     heads = ("", "Matchers", "Until", "By", "Reason")
-    return table("silences that hold", heads, [_silence(each, here, person) for each in found])
+    return table("silences that hold", heads, [_silence(silence, address, person) for silence in silences])
 
 
-def _silence(each: Silence, here: Address, person: Person) -> list[Part]:
+def _silence(silence: Silence, address: Address, person: Person) -> list[Part]:
     return [
-        act_link("End", Do.END_SILENCE, each.id, here, person),
-        html.Span(" ".join(each.matchers), className="mono"),
-        at(each.ends_at, here.zone),
-        each.author,
-        each.reason,
+        act_link("End", Do.END_SILENCE, silence.id, address, person),
+        html.Span(" ".join(silence.matchers), className="mono"),
+        at(silence.ends_at, address.zone),
+        silence.author,
+        silence.reason,
     ]
 
 
@@ -213,8 +215,8 @@ def _none(title: str, summary: str) -> Part:
 
 DRAWN_OF_BOARD: Final[dict[Tab, Callable[[Board, Address, Person, float], Part]]] = {
     Tab.FIRING: firing,
-    Tab.PENDING: lambda board, here, _person, _now_s: pending(board, here),
+    Tab.PENDING: lambda board, address, _person, _now_s: pending(board, address),
     Tab.SILENCED: silenced,
-    Tab.SILENCES: lambda board, here, person, _now_s: silences(board.silences, here, person),
+    Tab.SILENCES: lambda board, address, person, _now_s: silences(board.silences, address, person),
 }
 """Tabs that need nothing but the board."""

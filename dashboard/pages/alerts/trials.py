@@ -109,10 +109,10 @@ def _register_choices(app: Dash) -> None:
         State(Shell.URL, "pathname"),
     )
     def fill(names: list[str] | None, search: str | None, pathname: str | None) -> tuple[Any, ...]:
-        here = Address.parse(pathname, search)
+        address = Address.parse(pathname, search)
         grants, is_viewer = asking().grants, asking().role != "operator"
         own = [name for name in names or () if is_viewer or grants.may_act_on(name)]
-        return own, here.query.get("pipeline"), is_viewer or not grants.acts_on_all, is_viewer
+        return own, address.query.get("pipeline"), is_viewer or not grants.acts_on_all, is_viewer
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
@@ -122,10 +122,10 @@ def _register_choices(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def choose(pipeline: str | None, pathname: str | None, search: str | None) -> str:
-        here = Address.parse(pathname, search)
+        address = Address.parse(pathname, search)
         if not pipeline:
             raise PreventUpdate
-        return step(here, here.asking(pipeline=pipeline))
+        return step(address, address.asking(pipeline=pipeline))
 
 
 def _register_test(app: Dash, services: Services) -> None:
@@ -178,48 +178,50 @@ def _register_backtest(app: Dash, services: Services) -> None:
     async def run(clicks: int | None, pipeline: str | None, pathname: str | None, search: str | None) -> Any:
         if not clicks:
             raise PreventUpdate
-        here = Address.parse(pathname, search)
+        address = Address.parse(pathname, search)
         if not pipeline:
             return alert("No pipeline chosen", "Choose one first.", "orange", "!")
-        span = shown_range(here.query, time.time()).pinned()
+        span = shown_range(address.query, time.time()).pinned()
         try:
-            found = await services.threads.trial(
+            result = await services.threads.trial(
                 notices.attempt, backtest, services.store, services.settings, pipeline, span
             )
         except LaglossError as error:
             return alert("No backtest", str(error), "red", "✖")
-        return notices.not_done(found) if isinstance(found, Failed) else backtested(found, here.zone)
+        return notices.not_done(result) if isinstance(result, Failed) else backtested(result, address.zone)
 
 
-def backtested(found: Mapping[str, Any], zone: Zone) -> Part:
+def backtested(result: Mapping[str, Any], zone: Zone) -> Part:
     """Show what would have been sent when, and what a backtest cannot know."""
-    from_s, to_s = (parse_time_s(found[key]) for key in ("from", "to"))
-    number = len(found["incidents"])
+    from_s, to_s = (parse_time_s(result[key]) for key in ("from", "to"))
+    number = len(result["incidents"])
     summary = (
-        f"{fmt.counted(number, 'incident')} of {found['pipeline']}, {zone.moment(from_s)} to "
-        f"{zone.moment(to_s)}, on {fmt.count(found['windows'])} windows "
-        f"({fmt.count(found['revisions'])} of them revised later)."
+        f"{fmt.counted(number, 'incident')} of {result['pipeline']}, {zone.moment(from_s)} to "
+        f"{zone.moment(to_s)}, on {fmt.count(result['windows'])} windows "
+        f"({fmt.count(result['revisions'])} of them revised later)."
     )
     heads = ("Opened", "Over", "Severity", "Rule", "Worst", "Windows", "Where")
-    shown = table("incidents that would have been", heads, [_would_be(each, zone) for each in found["incidents"]])
+    shown = table(
+        "incidents that would have been", heads, [_would_be(incident, zone) for incident in result["incidents"]]
+    )
     limits = [
-        dmc.ListItem(f"{each['rule']}: {'as far as windows show' if each['tried'] else 'not tried'}; {each['why']}")
-        for each in found["limits"]
+        dmc.ListItem(f"{limit['rule']}: {'as far as windows show' if limit['tried'] else 'not tried'}; {limit['why']}")
+        for limit in result["limits"]
     ]
     return html.Div([dmc.Text(summary, fw=600), shown if number else None, dmc.List(limits, size="sm", mt="xs")])
 
 
-def _would_be(each: Mapping[str, Any], zone: Zone) -> list[Part]:
+def _would_be(incident: Mapping[str, Any], zone: Zone) -> list[Part]:
     over: list[Any] = ["open at the end"]
-    if each["resolved_at"]:
-        over = [when(parse_time_s(each["resolved_at"]), zone), f" ({each['resolved_because']})"]
-    silent = f" (inhibited by {', '.join(each['inhibited_by'])})" if each["inhibited_by"] else ""
+    if incident["resolved_at"]:
+        over = [when(parse_time_s(incident["resolved_at"]), zone), f" ({incident['resolved_because']})"]
+    silent = f" (inhibited by {', '.join(incident['inhibited_by'])})" if incident["inhibited_by"] else ""
     return [
-        when(parse_time_s(each["opened_at"]), zone),
+        when(parse_time_s(incident["opened_at"]), zone),
         html.Span(over),
-        severity_badge(each["severity"]),
-        html.Span([html.Span(each["rule"], className="mono"), silent]),
-        each["text"],
-        str(each["windows"]["count"]),
-        ", ".join(f"{place['kind']} {place['name']}" for place in each["where"][:3]) or fmt.NOTHING,
+        severity_badge(incident["severity"]),
+        html.Span([html.Span(incident["rule"], className="mono"), silent]),
+        incident["text"],
+        str(incident["windows"]["count"]),
+        ", ".join(f"{place['kind']} {place['name']}" for place in incident["where"][:3]) or fmt.NOTHING,
     ]

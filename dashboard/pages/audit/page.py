@@ -43,8 +43,8 @@ class AuditId(StrEnum):
     CONTENT = "audit-content"
 
 
-def frame(_params: Mapping[str, str], here: Address) -> Part:
-    filters = filters_of(here)
+def frame(_params: Mapping[str, str], address: Address) -> Part:
+    filters = filters_of(address)
     actor = dmc.TextInput(
         id=AuditId.ACTOR, placeholder="anybody", value=filters.actor or "", debounce=True, label="Who", size="xs", w=170
     )
@@ -75,12 +75,12 @@ def _select(id_: AuditId, label: str, data: list[Any], value: str | None, width_
     )  # fmt: skip
 
 
-def filters_of(here: Address) -> AuditFilters:
+def filters_of(address: Address) -> AuditFilters:
     """Parse the filters in the address; an unknown action filters nothing."""
-    asked = here.query
-    action = asked.get("action")
+    query = address.query
+    action = query.get("action")
     return AuditFilters(
-        asked.get("actor") or None, action if action in ACTIONS else None, asked.get("pipeline") or None
+        query.get("actor") or None, action if action in ACTIONS else None, query.get("pipeline") or None
     )
 
 
@@ -95,9 +95,11 @@ def read(visit: Visit) -> AuditEntries:
     Raises:
         Instead: there are none, or the reader may not see them.
     """
-    here = visit.address
+    address = visit.address
     try:
-        entries = read_audit(visit.store, filters_of(here), shown_range(here.query, visit.now_s), page_of(here))
+        entries = read_audit(
+            visit.store, filters_of(address), shown_range(address.query, visit.now_s), page_of(address)
+        )
     except NotAllowed as error:
         raise Instead(alert("Not for viewers", str(error), "orange", "!")) from None
     if not entries.entries:
@@ -106,30 +108,30 @@ def read(visit: Visit) -> AuditEntries:
 
 
 def _trail(entries: AuditEntries, visit: Visit) -> Part:
-    here = visit.address
+    address = visit.address
     columns = ("When", "Who", "From", "Did", "What", "Pipelines", "More")
-    rows = [_row(entry, here) for entry in entries.entries]
-    return html.Div([table("audit trail", columns, rows), pages(entries.page, entries.total, here)])
+    rows = [_row(entry, address) for entry in entries.entries]
+    return html.Div([table("audit trail", columns, rows), pages(entries.page, entries.total, address)])
 
 
-def _row(entry: AuditEntry, here: Address) -> list[Part]:
-    shown = [part for name in entry.pipelines[:_SHOWN_PIPELINES] for part in (", ", pipeline_link(name, here))][1:]
+def _row(entry: AuditEntry, address: Address) -> list[Part]:
+    shown = [part for name in entry.pipelines[:_SHOWN_PIPELINES] for part in (", ", pipeline_link(name, address))][1:]
     more = len(entry.pipelines) - _SHOWN_PIPELINES
     return [
-        at(entry.at, here.zone),
+        at(entry.at, address.zone),
         html.Span([html.B(entry.actor or fmt.NOTHING), f", {_KNOWN.get(entry.known_by, entry.known_by)}"]),
         entry.address or fmt.NOTHING,
         ACTIONS.get(entry.action, entry.action),  # type: ignore[call-overload]  # a newer version may know more
-        _object(entry, here),
+        _object(entry, address),
         html.Span([*shown, f" and {more} more"] if more > 0 else shown or fmt.NOTHING),
         html.Span(_words(entry.detail), className="breaks"),
     ]
 
 
-def _object(entry: AuditEntry, here: Address) -> Part:
+def _object(entry: AuditEntry, address: Address) -> Part:
     """Return what it was done to; an incident as a link."""
     if entry.action in ("ids.incident", "incident.acknowledge"):
-        href = here.to(links.incident(entry.object)).href
+        href = address.to(links.incident(entry.object)).href
         return dmc.Anchor(entry.object[:8], href=href, inherit=True, className="mono")
     return html.Span(entry.object, className="mono breaks")
 

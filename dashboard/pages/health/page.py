@@ -27,13 +27,13 @@ _SECTIONS: Final = "health-sections"
 _NOT_ASKED: Final = Ends(None, "Kafka is asked later")
 
 
-def frame(_params: Mapping[str, str], here: Address) -> Part:
+def frame(_params: Mapping[str, str], address: Address) -> Part:
     only = dmc.Select(
         id=_ONLY,
         label="Only what is of this pipeline",
         placeholder="all pipelines",
-        value=here.query.get("pipeline"),
-        data=[here.query["pipeline"]] if "pipeline" in here.query else [],
+        value=address.query.get("pipeline"),
+        data=[address.query["pipeline"]] if "pipeline" in address.query else [],
         clearable=True,
         searchable=True,
         size="xs",
@@ -64,8 +64,8 @@ def read(visit: Visit) -> Health:
 
 def _choices(services: Services, address: Address) -> list[str]:
     """Return the names of pipelines; a field that has no such choice as the one in the address would empty itself."""
-    names, asked = pipeline_names(services), address.query.get("pipeline")
-    return sorted({*names, asked} if asked else names)
+    names, chosen = pipeline_names(services), address.query.get("pipeline")
+    return sorted({*names, chosen} if chosen else names)
 
 
 PAGE: Final = Page(

@@ -26,7 +26,7 @@ Row = tuple[bool, Sequence[Part]]
 
 def verdict(health: Health) -> Part:
     """Return whether lagloss can be trusted now: every problem with what to do about it."""
-    of = f" as far as {health.pipeline} goes" if health.pipeline else ""
+    scope = f" as far as {health.pipeline} goes" if health.pipeline else ""
     if not health.problems:
         summary = "Minutes are closed in time, every node is heard, clocks agree, and an alerter is at work."
         silent = sum(node.silent for node in health.nodes)
@@ -35,9 +35,9 @@ def verdict(health: Health) -> Part:
             summary += f" {fell} silent within a day, and others of the node report: see below."
         if health.reports.behind is None:
             summary += " Whether reports wait to be followed is not known."
-        return alert(f"lagloss is well{of}", summary, "teal", "✔")
-    title = f"{fmt.counted(len(health.problems), 'thing')} to look at{of}"
-    return alert(title, dmc.List([_problem(one) for one in health.problems], size="sm"), "orange", "!")
+        return alert(f"lagloss is well{scope}", summary, "teal", "✔")
+    title = f"{fmt.counted(len(health.problems), 'thing')} to look at{scope}"
+    return alert(title, dmc.List([_problem(problem) for problem in health.problems], size="sm"), "orange", "!")
 
 
 def _problem(problem: HealthProblem) -> Part:
@@ -49,21 +49,21 @@ def _problem(problem: HealthProblem) -> Part:
     return dmc.ListItem(html.Span(summary))
 
 
-def sections(health: Health, here: Address) -> Part:
+def sections(health: Health, address: Address) -> Part:
     """Return all tables."""
-    zone = here.zone
+    zone = address.zone
     shown = [
         _section("Reports", _reports(health, zone)),
-        _section("Pipelines", _closings(health, here)),
-        _section("Emitters by node", _nodes(health, here)),
-        _section("Silent emitters, last 24 hours", _silent(health, here)),
-        _section("Taps", _taps(health, here)),
+        _section("Pipelines", _closings(health, address)),
+        _section("Emitters by node", _nodes(health, address)),
+        _section("Silent emitters, last 24 hours", _silent(health, address)),
+        _section("Taps", _taps(health, address)),
         _section("Clocks by host", _hosts(health)),
         _section("Quarantine, last 24 hours", _bad_records(health)) if health.is_whole else None,
         _section("Set aside", _set_aside(health, zone)),
         _section("Names that no definition has", _strangers(health, zone)),
         _section("Alerting", _alerting(health, zone)),
-        _section("Recomputing", _recomputes(health, here)),
+        _section("Recomputing", _recomputes(health, address)),
         _section("Sizes", _sizes(health, zone)) if health.is_whole else None,
     ]
     return html.Div(shown, className="sections")
@@ -84,9 +84,9 @@ def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Part:
         for is_bad, cells in rows[:SHOWN]
     ]
     more = f"and {fmt.count(len(rows) - SHOWN)} more; the API has all of them" if len(rows) > SHOWN else None
-    found = html.Table([html.Thead(head), html.Tbody(body)], className="facts")
+    table = html.Table([html.Thead(head), html.Tbody(body)], className="facts")
     # what is wider than a narrow screen can be scrolled by itself, with the keyboard too
-    box = html.Div(found, className="scrolls", tabIndex=0, role="group", **aria(label=", ".join(columns)))
+    box = html.Div(table, className="scrolls", tabIndex=0, role="group", **aria(label=", ".join(columns)))
     return html.Div([box, html.P(more) if more else None])
 
 
@@ -122,31 +122,31 @@ def _reports(health: Health, zone: Zone) -> Part:
 
 def _closings(health: Health, here: Address) -> Part:
     rows: list[Row] = []
-    for found in health.closings:
-        is_late = found.is_late(health.now_s)
-        waits = fmt.duration_s(found.waits_s(health.now_s)) if is_late else fmt.NOTHING
-        at = inside_link(found.pipeline, here.to(links.pipeline(found.pipeline)).href)
-        newest = _at(None if found.newest_s is None else found.newest_s + 60, here.zone, health.now_s)
-        is_unknown = found.newest_s is None and not found.due  # nothing came in yet that could be closed
+    for closing in health.closings:
+        is_late = closing.is_late(health.now_s)
+        waits = fmt.duration_s(closing.waits_s(health.now_s)) if is_late else fmt.NOTHING
+        link = inside_link(closing.pipeline, here.to(links.pipeline(closing.pipeline)).href)
+        newest = _at(None if closing.newest_s is None else closing.newest_s + 60, here.zone, health.now_s)
+        is_unknown = closing.newest_s is None and not closing.due  # nothing came in yet that could be closed
         status = fmt.NOTHING if is_unknown else _status(is_late, "in time", "late")
-        rows.append((is_late, [at, status, newest, fmt.NOTHING if is_unknown else fmt.count(found.due), waits]))
+        rows.append((is_late, [link, status, newest, fmt.NOTHING if is_unknown else fmt.count(closing.due), waits]))
     columns = ("pipeline", "closing", "newest closed minute ended", "minutes due, not closed", "oldest waits for")
     return _table(columns, rows, "No pipeline is declared yet.")
 
 
-def _nodes(health: Health, here: Address) -> Part:
+def _nodes(health: Health, address: Address) -> Part:
     rows: list[Row] = []
     for node in health.nodes:
         dead = f", {node.long_dead} for more than a day" if node.long_dead else ""
         silent = f"{node.silent}{dead}" if node.silent or dead else "none"
         cells: list[Part] = [
-            inside_link(node.pipeline, here.to(links.HEALTH, pipeline=node.pipeline).href),
+            inside_link(node.pipeline, address.to(links.HEALTH, pipeline=node.pipeline).href),
             node.node,
             _status(node.is_bad, "heard" if node.reporting else "ended", "silent"),
             fmt.count(node.reporting),
             silent,
             fmt.count(node.closed),
-            _at(node.reported_s, here.zone, health.now_s),
+            _at(node.reported_s, address.zone, health.now_s),
             _consumer_lag(node.consumer_lag),
         ]
         rows.append((node.is_bad, cells))
@@ -154,15 +154,15 @@ def _nodes(health: Health, here: Address) -> Part:
     return _table(columns, rows, "No emitter has ever reported: are the nodes instrumented (docs/instrument.md)?")
 
 
-def _taps(health: Health, here: Address) -> Part:
+def _taps(health: Health, address: Address) -> Part:
     rows: list[Row] = []
     for tap in sorted(health.taps, key=lambda tap: (not tap.is_bad, not tap.unreadable)):
         cells: list[Part] = [
-            inside_link(tap.tap.pipeline, here.to(links.pipeline(tap.tap.pipeline)).href),
+            inside_link(tap.tap.pipeline, address.to(links.pipeline(tap.tap.pipeline)).href),
             tap.tap.node,
             tap.tap.source,
             _status(tap.is_bad, tap.state, tap.state),
-            _at(tap.through_s, here.zone, health.now_s),
+            _at(tap.through_s, address.zone, health.now_s),
             _unreadable(tap),
             tap.trouble or fmt.NOTHING,
         ]
@@ -172,27 +172,27 @@ def _taps(health: Health, here: Address) -> Part:
 
 
 def _unreadable(tap: TapStatus) -> str:
-    named = ", ".join(f"{fmt.count(found.count)} {found.reason}" for found in tap.unreadable)
+    named = ", ".join(f"{fmt.count(reason.count)} {reason.reason}" for reason in tap.unreadable)
     return named or "none"
 
 
-def _silent(health: Health, here: Address) -> Part:
+def _silent(health: Health, address: Address) -> Part:
     """Draw silent emitters with their last report; they stay listed when no window expects them any more."""
-    zone = here.zone
+    zone = address.zone
     rows: list[Row] = [
         (
-            one.is_awaited,
+            emitter.is_awaited,
             [
-                inside_link(one.pipeline, here.to(links.HEALTH, pipeline=one.pipeline).href),
-                one.node,
-                one.host,
-                html.Code(one.emitter[:8], title=one.emitter),
-                html.Time(zone.moment(one.reported_s, seconds=True), title=utc(one.reported_s)),
-                _at(one.reported_s, zone, health.now_s),
-                "windows wait for it" if one.is_awaited else "not waited for any more",
+                inside_link(emitter.pipeline, address.to(links.HEALTH, pipeline=emitter.pipeline).href),
+                emitter.node,
+                emitter.host,
+                html.Code(emitter.emitter[:8], title=emitter.emitter),
+                html.Time(zone.moment(emitter.reported_s, seconds=True), title=utc(emitter.reported_s)),
+                _at(emitter.reported_s, zone, health.now_s),
+                "windows wait for it" if emitter.is_awaited else "not waited for any more",
             ],
         )
-        for one in health.silent_emitters
+        for emitter in health.silent_emitters
     ]
     columns = ("pipeline", "node", "host", "emitter", "silent since", "last report", "now")
     return _table(columns, rows, "None: every emitter that reported within a day is heard, or has closed.")
@@ -229,17 +229,25 @@ def _bad_records(health: Health) -> Part:
 
 def _set_aside(health: Health, zone: Zone) -> Part:
     rows: list[Row] = []
-    for one in health.set_aside:
-        tried = _at(one.failed_at_s, zone, health.now_s)
-        rows.append((True, [one.kind, one.pipeline, one.item, one.error, fmt.count(one.tries), tried]))
+    for item in health.set_aside:
+        tried = _at(item.failed_at_s, zone, health.now_s)
+        rows.append((True, [item.kind, item.pipeline, item.item, item.error, fmt.count(item.tries), tried]))
     columns = ("kind", "pipeline", "item", "error", "tries", "last tried")
     return _table(columns, rows, "Nothing: all windows could be closed, all periods rolled up, and all rows read.")
 
 
 def _strangers(health: Health, zone: Zone) -> Part:
     rows: list[Row] = [
-        (True, [found.kind, found.pipeline, found.checkpoint or fmt.NOTHING, _at(found.since_s, zone, health.now_s)])
-        for found in health.strangers
+        (
+            True,
+            [
+                stranger.kind,
+                stranger.pipeline,
+                stranger.checkpoint or fmt.NOTHING,
+                _at(stranger.since_s, zone, health.now_s),
+            ],
+        )
+        for stranger in health.strangers
     ]
     return _table(("kind", "pipeline", "checkpoint", "first named"), rows, "None: all that reports name is declared.")
 
@@ -254,25 +262,28 @@ def _alerting(health: Health, zone: Zone) -> Part:
     ]
     if summary.receivers is not None:
         receivers = ", ".join(
-            f"{one['name']} ({one['kind']}{', fallback' if one['fallback'] else ''})" for one in summary.receivers
+            f"{receiver['name']} ({receiver['kind']}{', fallback' if receiver['fallback'] else ''})"
+            for receiver in summary.receivers
         )
         rows.append((not receivers, ["receivers", receivers or "none: no notification is sent"]))
     return _table(("what", "found"), rows, "")
 
 
-def _recomputes(health: Health, here: Address) -> Part:
-    zone = here.zone
+def _recomputes(health: Health, address: Address) -> Part:
+    zone = address.zone
     rows: list[Row] = [
         (
             False,
             [
-                inside_link(asked.pipeline, here.to(links.pipeline(asked.pipeline)).href),
-                f"{zone.moment(asked.from_s)} to {zone.moment(asked.to_s)}",
-                "waiting" if asked.of is None else f"{fmt.count(asked.done)} of {fmt.count(asked.of)} minutes",
-                _at(asked.requested_at.timestamp(), zone, health.now_s),
+                inside_link(recompute.pipeline, address.to(links.pipeline(recompute.pipeline)).href),
+                f"{zone.moment(recompute.from_s)} to {zone.moment(recompute.to_s)}",
+                "waiting"
+                if recompute.of is None
+                else f"{fmt.count(recompute.done)} of {fmt.count(recompute.of)} minutes",
+                _at(recompute.requested_at.timestamp(), zone, health.now_s),
             ],
         )
-        for asked in health.recomputes
+        for recompute in health.recomputes
     ]
     return _table(("pipeline", "minutes", "done", "asked"), rows, "No recompute request is open.")
 

@@ -23,19 +23,19 @@ class Do(StrEnum):
     END_SILENCE = "end-silence"
 
 
-def act_link(label: str, do: Do, of: str, here: Address, person: Person, pipeline: str | None = None) -> Part:
+def act_link(label: str, do: Do, target: str, address: Address, person: Person, pipeline: str | None = None) -> Part:
     """Return a link that opens the form for an operator of the pipeline, if it is about one; for others a disabled
     button that says why."""
     if person.role != "operator" or (pipeline is not None and not person.grants.may_act_on(pipeline)):
         return dmc.Button(
             label, disabled=True, size="compact-sm", variant="default", **{"data-why": "only operators may"}
         )
-    if here.path.startswith(FORMS_ON):
-        there = here.asking(do=do, of=of)
+    if address.path.startswith(FORMS_ON):
+        there = address.asking(do=do, of=target)
     elif do == Do.END_SILENCE:
-        there = here.to(links.ALERTS, tab="silences", do=do, of=of)
+        there = address.to(links.ALERTS, tab="silences", do=do, of=target)
     else:
-        there = here.to(links.incident(of), do=do)
+        there = address.to(links.incident(target), do=do)
     return dmc.Anchor(label, href=there.href, size="sm", className="act")
 
 
@@ -43,7 +43,9 @@ def why_not(person: Person, pipeline: str | None = None) -> Part | None:
     """Why buttons are disabled; None where none is."""
     if person.role == "operator" and (pipeline is None or person.grants.may_act_on(pipeline)):
         return None
-    of = "" if pipeline is None else f" of {pipeline}"
+    scope = "" if pipeline is None else f" of {pipeline}"
     role = f", a {person.role}" if person.role == "viewer" else ""
-    summary = f"You are {person.name}{role}: you may look. Acknowledging, silencing and testing need an operator{of}."
+    summary = (
+        f"You are {person.name}{role}: you may look. Acknowledging, silencing and testing need an operator{scope}."
+    )
     return dmc.Text(summary, size="sm", c="dimmed", className="why-not", mb="xs")

@@ -73,44 +73,44 @@ class Act:
     done: str
 
 
-def _acknowledge(store: Store, given: Submitted) -> str:
-    acts.acknowledge(store, given.of, given.typed[Field.NOTE], given.author)
+def _acknowledge(store: Store, submitted: Submitted) -> str:
+    acts.acknowledge(store, submitted.of, submitted.typed[Field.NOTE], submitted.author)
     return "It is yours: its receivers are notified."
 
 
-def _silence(store: Store, given: Submitted) -> list[Any]:
-    typed = given.typed
-    made, about = acts.silence(
+def _silence(store: Store, submitted: Submitted) -> list[Any]:
+    typed = submitted.typed
+    silenced, about = acts.silence(
         store,
         typed[Field.MATCHERS].splitlines(),
         reason=typed[Field.REASON],
         for_s=float(typed[Field.DURATION] or 0),
-        author=given.author,
+        author=submitted.author,
     )
-    return ["Until ", at(made.ends_at, given.zone), f"; {matched_words(about)}."]
+    return ["Until ", at(silenced.ends_at, submitted.zone), f"; {matched_words(about)}."]
 
 
-def _end_silence(store: Store, given: Submitted) -> str:
-    acts.end_silence(store, given.of, given.author)
+def _end_silence(store: Store, submitted: Submitted) -> str:
+    acts.end_silence(store, submitted.of, submitted.author)
     return "Receivers are notified of what is still open."
 
 
 def _fresh_acknowledgement(store: Store, incident_id: str) -> Fresh:
-    found = _found(store, incident_id)
-    return Fresh("There is no such incident." if found is None else _words(found), {Field.NOTE: ""})
+    fresh = _found(store, incident_id)
+    return Fresh("There is no such incident." if fresh is None else _words(fresh), {Field.NOTE: ""})
 
 
 def _fresh_silence(store: Store, incident_id: str) -> Fresh:
     """With matchers that choose just this incident's rule in its pipeline."""
-    found = _found(store, incident_id)
-    matchers = "" if found is None else f"pipeline={found.pipeline}\nrule={found.rule}"
+    fresh = _found(store, incident_id)
+    matchers = "" if fresh is None else f"pipeline={fresh.pipeline}\nrule={fresh.rule}"
     typed: Typed = {Field.MATCHERS: matchers, Field.DURATION: str(_SILENT_FOR_S["2 hours"]), Field.REASON: ""}
-    return Fresh("" if found is None else _words(found), typed)
+    return Fresh("" if fresh is None else _words(fresh), typed)
 
 
 def _fresh_end(store: Store, silence_id: str) -> Fresh:
-    for held in read_silences(store):
-        if (each := held.silence).id == silence_id:
+    for silence in read_silences(store):
+        if (each := silence.silence).id == silence_id:
             return Fresh(f"{' '.join(each.matchers)}, by {each.author}: {each.reason}", {})
     return Fresh("This silence does not hold any more.", {})
 
@@ -122,8 +122,8 @@ def _found(store: Store, incident_id: str) -> Incident | None:
         return None
 
 
-def _words(of: Incident) -> str:
-    return f"{of.pipeline}: {of.rule}, {of.text}"
+def _words(incident: Incident) -> str:
+    return f"{incident.pipeline}: {incident.rule}, {incident.text}"
 
 
 _NOTE: Final = dmc.Textarea(

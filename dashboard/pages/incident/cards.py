@@ -56,36 +56,40 @@ class Broken:
     works_since: datetime | None
 
 
-def band(opened: Sequence[OpenIncident], here: Address, person: Person, now_s: float) -> Part | None:
+def band(opened: Sequence[OpenIncident], address: Address, person: Person, now_s: float) -> Part | None:
     """Return the open incidents of a pipeline above its charts, in the order given; None when there is none."""
     if not opened:
         return None
     number = fmt.counted(len(opened), "open incident")
     rest = len(opened) - _SHOWN
-    of = opened[0].incident.pipeline
-    more = dmc.Anchor(f"and {rest} more", href=here.to(links.ALERTS, pipeline=of).href, size="sm") if rest > 0 else None
+    pipeline = opened[0].incident.pipeline
+    more = (
+        dmc.Anchor(f"and {rest} more", href=address.to(links.ALERTS, pipeline=pipeline).href, size="sm")
+        if rest > 0
+        else None
+    )
     return html.Section(
-        [dmc.Title(number, order=2, fz=16, mb=4), cards(opened[:_SHOWN], here, person, now_s), more],
+        [dmc.Title(number, order=2, fz=16, mb=4), cards(opened[:_SHOWN], address, person, now_s), more],
         className="incidents",
     )
 
 
-def cards(opened: Sequence[OpenIncident], here: Address, person: Person, now_s: float) -> Part:
-    return dmc.Stack([card(shown, here, person, now_s) for shown in opened], gap="xs")
+def cards(opened: Sequence[OpenIncident], address: Address, person: Person, now_s: float) -> Part:
+    return dmc.Stack([card(shown, address, person, now_s) for shown in opened], gap="xs")
 
 
-def card(shown: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
+def card(shown: OpenIncident, address: Address, person: Person, now_s: float) -> Part:
     """Draw an incident: what is wrong, since when, where, its owner, and the possible actions."""
     incident = shown.incident
     places = [place_words(place) for place in incident.where[:_SHOWN_PLACES]]
-    title = dmc.Anchor(incident.rule, href=here.to(links.incident(str(incident.id))).href, fw=600, className="mono")
+    title = dmc.Anchor(incident.rule, href=address.to(links.incident(str(incident.id))).href, fw=600, className="mono")
     facts = [
-        dmc.Text([title, " of ", pipeline_link(incident.pipeline, here), f": {incident.text}"], fw=600),
-        dmc.Text([*_since(incident, here.zone, now_s), " · ", *taken(incident, here.zone)], size="sm"),
+        dmc.Text([title, " of ", pipeline_link(incident.pipeline, address), f": {incident.text}"], fw=600),
+        dmc.Text([*_since(incident, address.zone, now_s), " · ", *taken(incident, address.zone)], size="sm"),
         dmc.Text("where: " + " · ".join(places), size="sm") if places else None,
         dmc.Text(incident.named_cause, size="sm") if incident.named_cause else None,
-        dmc.Text(why_withheld(shown, here.zone), size="sm", c="dimmed") if shown.withheld else None,
-        dmc.Group([*act_links(shown, here, person), *_ways(incident, here)], gap="sm", mt=4),
+        dmc.Text(why_withheld(shown, address.zone), size="sm", c="dimmed") if shown.withheld else None,
+        dmc.Group([*act_links(shown, address, person), *_ways(incident, address)], gap="sm", mt=4),
     ]
     return dmc.Paper(
         [severity_badge(incident.severity), html.Div(facts, className="grows")],
@@ -100,8 +104,8 @@ def severity_badge(severity: str) -> Part:
     return badge(look.word, look.icon, look.colour)
 
 
-def pipeline_link(pipeline: str, here: Address) -> Part:
-    return dmc.Anchor(pipeline, href=here.to(links.pipeline(pipeline)).href, inherit=True)
+def pipeline_link(pipeline: str, address: Address) -> Part:
+    return dmc.Anchor(pipeline, href=address.to(links.pipeline(pipeline)).href, inherit=True)
 
 
 def when(epoch_s: float, zone: Zone, *, seconds: bool = False) -> Part:
@@ -128,19 +132,19 @@ def why_withheld(shown: OpenIncident, zone: Zone) -> list[Any]:
     return summary if shown.silence is None else [*summary, ", until ", at(shown.silence.ends_at, zone)]
 
 
-def act_links(shown: OpenIncident, here: Address, person: Person) -> list[Part]:
+def act_links(shown: OpenIncident, address: Address, person: Person) -> list[Part]:
     """Return links to the actions possible now."""
     incident = shown.incident
     if incident.state != "open":
         return []
-    of, found = str(incident.id), []
+    of, links_ = str(incident.id), []
     if incident.acknowledged_at is None:
-        found.append(act_link("Acknowledge", Do.ACKNOWLEDGE, of, here, person, incident.pipeline))
+        links_.append(act_link("Acknowledge", Do.ACKNOWLEDGE, of, address, person, incident.pipeline))
     if shown.silence is None:
-        found.append(act_link("Silence", Do.SILENCE, of, here, person, incident.pipeline))
+        links_.append(act_link("Silence", Do.SILENCE, of, address, person, incident.pipeline))
     else:
-        found.append(act_link("End the silence", Do.END_SILENCE, shown.silence.id, here, person, incident.pipeline))
-    return found
+        links_.append(act_link("End the silence", Do.END_SILENCE, shown.silence.id, address, person, incident.pipeline))
+    return links_
 
 
 def runbook_link(incident: Incident) -> Part:
@@ -148,23 +152,25 @@ def runbook_link(incident: Incident) -> Part:
     return dmc.Anchor("Runbook", href=incident.runbook or f"/runbooks/{incident.kind}", refresh=True, size="sm")
 
 
-def _ways(incident: Incident, here: Address) -> list[Part]:
-    window = here.to(links.window(incident.pipeline, incident.last_window_s))
+def _ways(incident: Incident, address: Address) -> list[Part]:
+    window = address.to(links.window(incident.pipeline, incident.last_window_s))
     return [dmc.Anchor("Last window", href=window.href, size="sm"), runbook_link(incident)]
 
 
-def failures(failed: Sequence[Delivery], here: Address, now_s: float) -> Part | None:
+def failures(failed: Sequence[Delivery], address: Address, now_s: float) -> Part | None:
     """Return the notifications that were given up, by receiver, whatever pipeline they are of; None when there is
     none."""
-    found = broken(failed, datetime.fromtimestamp(now_s, UTC))
-    if not found:
+    failures_ = broken(failed, datetime.fromtimestamp(now_s, UTC))
+    if not failures_:
         return None
-    number = sum(each.count for each in found)
-    still = any(each.works_since is None for each in found)
-    trial = dmc.Anchor("Test a receiver", href=here.to(links.ALERTS, tab="deliveries").href, inherit=True, c="inherit")
+    number = sum(failure.count for failure in failures_)
+    still = any(failure.works_since is None for failure in failures_)
+    trial = dmc.Anchor(
+        "Test a receiver", href=address.to(links.ALERTS, tab="deliveries").href, inherit=True, c="inherit"
+    )
     return dmc.Alert(
         [
-            dmc.List([dmc.ListItem(_failure(each, here.zone)) for each in found], size="sm"),
+            dmc.List([dmc.ListItem(_failure(failure, address.zone)) for failure in failures_], size="sm"),
             dmc.Text(["These notifications failed. Check that a receiver works: ", trial], size="sm", mt="xs"),
         ],
         title=f"{fmt.counted(number, 'notification')} not delivered in the last 7 days",
@@ -184,17 +190,19 @@ def broken(failed: Sequence[Delivery], now: datetime) -> list[Broken]:
         works, done_at = delivery.works_since, delivery.done_at
         if works is None or done_at is None or now - done_at < HEALED_FOR:
             by_receiver.setdefault(delivery.receiver, []).append(delivery)
-    found = [Broken(of[0], len(of), of[0].works_since) for of in by_receiver.values()]
-    return sorted(found, key=lambda each: each.works_since is not None)
+    failures = [
+        Broken(deliveries[0], len(deliveries), deliveries[0].works_since) for deliveries in by_receiver.values()
+    ]
+    return sorted(failures, key=lambda failure: failure.works_since is not None)
 
 
-def _failure(of: Broken, zone: Zone) -> list[Any]:
-    newest = of.newest
+def _failure(failure: Broken, zone: Zone) -> list[Any]:
+    newest = failure.newest
     about = f"{newest.pipeline} {newest.rule} ({newest.change})" if newest.pipeline else newest.change
     summary: list[Any] = [f"{newest.receiver}: {newest.last_error or 'no reason known'} · {about} · "]
     summary.append(at(newest.done_at, zone) if newest.done_at else fmt.NOTHING)
-    if of.count > 1:
-        summary.append(f" · and {of.count - 1} more")
-    if of.works_since:
-        summary += [" · takes others again since ", at(of.works_since, zone)]
+    if failure.count > 1:
+        summary.append(f" · and {failure.count - 1} more")
+    if failure.works_since:
+        summary += [" · takes others again since ", at(failure.works_since, zone)]
     return summary

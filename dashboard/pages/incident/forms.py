@@ -67,10 +67,10 @@ class Asked:
     of: str
 
     @classmethod
-    def of_address(cls, here: Address) -> Asked | None:
-        do, of = here.query.get("do"), here.query.get("of")
-        of = of or here.path.removeprefix("/incidents/")
-        return cls(Do(do), of) if do in list(Do) else None
+    def of_address(cls, address: Address) -> Asked | None:
+        do, target = address.query.get("do"), address.query.get("of")
+        target = target or address.path.removeprefix("/incidents/")
+        return cls(Do(do), target) if do in list(Do) else None
 
 
 def forms() -> Part:
@@ -119,18 +119,18 @@ def _register_opening(app: Dash, services: Services) -> None:
         State(Form.SHOWN, "data"),
     )
     async def follow_address(pathname: str | None, search: str | None, shown: str | None) -> Any:
-        asked = Asked.of_address(Address.parse(pathname, search))
-        key = "" if asked is None else f"{asked.do}/{asked.of}"
+        request = Asked.of_address(Address.parse(pathname, search))
+        key = "" if request is None else f"{request.do}/{request.of}"
         if key == (shown or ""):
             raise PreventUpdate
         may = asking().role == "operator"
-        opened = [may and asked is not None and asked.do == act.do for act in ACTS]
+        opened = [may and request is not None and request.do == act.do for act in ACTS]
         box = {} if asking() is LOCAL else {"display": "none"}
         subjects: dict[Do, str] = {}
         typed: Typed = {}
         for act in ACTS:
-            if asked is not None and asked.do == act.do:
-                fresh = await services.threads.read(notices.or_nothing, act.fresh, services.store, asked.of)
+            if request is not None and request.do == act.do:
+                fresh = await services.threads.read(notices.or_nothing, act.fresh, services.store, request.of)
                 if fresh is not None:
                     subjects[act.do], typed = fresh.subject, fresh.typed
         return (
@@ -151,12 +151,12 @@ def _register_closing(app: Dash) -> None:
         State(Shell.URL, "search"),
         prevent_initial_call=True,
     )
-    def close(*given: Any) -> str:
-        *opened, pathname, search = given
-        here = Address.parse(pathname, search)
-        if any(opened) or "do" not in here.query or asking().role != "operator":
+    def close(*clicks: Any) -> str:
+        *opened, pathname, search = clicks
+        address = Address.parse(pathname, search)
+        if any(opened) or "do" not in address.query or asking().role != "operator":
             raise PreventUpdate
-        return _closed(here)
+        return _closed(address)
 
 
 def _register_submitting(app: Dash, services: Services, act: Act) -> None:
@@ -176,19 +176,19 @@ def _register_submitting(app: Dash, services: Services, act: Act) -> None:
     )
     async def submit(clicks: int | None, name: str | None, *given: str | None) -> tuple[Any, ...]:
         *values, pathname, search = given
-        here = Address.parse(pathname, search)
-        asked = Asked.of_address(here)
-        if not clicks or asked is None:
+        address = Address.parse(pathname, search)
+        request = Asked.of_address(address)
+        if not clicks or request is None:
             raise PreventUpdate
         typed = {field: value or "" for field, value in zip(fields, values, strict=True)}
-        submitted = Submitted(asked.of, typed, name or "", here.zone)
+        submitted = Submitted(request.of, typed, name or "", address.zone)
         try:
             summary = await services.threads.act(notices.attempt, act.perform, services.store, submitted)
         except LaglossError as error:
-            return _refused(_why(error, here.zone))
+            return _refused(_why(error, address.zone))
         if isinstance(summary, Failed):
             return _refused(notices.not_done(summary))
-        return alert(act.done, summary, "teal", "✔"), None, time.time(), _closed(here)
+        return alert(act.done, summary, "teal", "✔"), None, time.time(), _closed(address)
 
 
 def _refused(why: Part) -> tuple[Any, ...]:
@@ -204,5 +204,5 @@ def _why(error: LaglossError, zone: Zone) -> Part:
     return alert("Not done", str(error), "red", "✖")
 
 
-def _closed(here: Address) -> str:
-    return here.asking(do=None, of=None).href
+def _closed(address: Address) -> str:
+    return address.asking(do=None, of=None).href

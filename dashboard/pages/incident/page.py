@@ -76,41 +76,43 @@ def read(visit: Visit) -> IncidentRead:
 
 
 def _content(result: IncidentRead, visit: Visit) -> Part:
-    here, record, incident = visit.address, result.record, result.record.incident
+    address, record, incident = visit.address, result.record, result.record.incident
     return html.Div(
         [
-            _head(result.opened, here, asking(), visit.now_s),
+            _head(result.opened, address, asking(), visit.now_s),
             _section("Where", _where(incident)),
-            _section("For whom", [dmc.ListItem(destination_words(there)) for there in incident.destinations]),
+            _section(
+                "For whom", [dmc.ListItem(destination_words(destination)) for destination in incident.destinations]
+            ),
             _section("What the messages have in common", _blame(incident)),
-            _section("Examples", _examples(incident, here)),
+            _section("Examples", _examples(incident, address)),
             _without_examples(incident, asking()),
             _section("Notes", [dmc.ListItem(note) for note in incident.notes]),
-            dmc.Paper([_heading("What happened"), _timeline(record, here.zone)], p="sm", mt="sm", withBorder=True),
+            dmc.Paper([_heading("What happened"), _timeline(record, address.zone)], p="sm", mt="sm", withBorder=True),
             dmc.Paper(
-                [_heading("Deliveries"), _describe(record.deliveries, here.zone)], p="sm", mt="sm", withBorder=True
+                [_heading("Deliveries"), _describe(record.deliveries, address.zone)], p="sm", mt="sm", withBorder=True
             ),
         ]
     )
 
 
-def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
+def _head(opened: OpenIncident, address: Address, person: Person, now_s: float) -> Part:
     incident = opened.incident
     facts = {
         "Breach": [f"{incident.text}; at worst {fmt.amount(incident.worst, incident.unit)}"],
         "Since": [
-            when(incident.first_window_s, here.zone),
+            when(incident.first_window_s, address.zone),
             f", {fmt.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last of ",
-            _window("", incident.pipeline, incident.last_window_s, here),
+            _window("", incident.pipeline, incident.last_window_s, address),
         ],
-        "State": _state(incident, here.zone),
-        "Acknowledged": taken(incident, here.zone),
-        "Withheld": why_withheld(opened, here.zone) if opened.withheld else None,
+        "State": _state(incident, address.zone),
+        "Acknowledged": taken(incident, address.zone),
+        "Withheld": why_withheld(opened, address.zone) if opened.withheld else None,
     }
     rows = [[dmc.TableTh(name), html.Span(value)] for name, value in facts.items() if value]
     title = [
         severity_badge(incident.severity),
-        html.Span([pipeline_link(incident.pipeline, here), f": {incident.rule}"]),
+        html.Span([pipeline_link(incident.pipeline, address), f": {incident.rule}"]),
     ]
     return dmc.Paper(
         [
@@ -118,7 +120,7 @@ def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> 
             dmc.Text(str(incident.id), size="xs", c="dimmed", className="mono breaks"),
             bare_table(("", TableColumn("", "breaks")), rows, variant="vertical", my="xs"),
             why_not(person, incident.pipeline) if incident.state == "open" else None,
-            dmc.Group([*act_links(opened, here, person), *_ways(incident, here)], gap="sm"),
+            dmc.Group([*act_links(opened, address, person), *_ways(incident, address)], gap="sm"),
         ],
         p="sm",
         withBorder=True,
@@ -133,18 +135,18 @@ def _state(incident: Incident, zone: Zone) -> list[Any]:
     return [f"resolved ({incident.resolved_because}), ", *opened, ", over ", at(incident.resolved_at, zone)]
 
 
-def _ways(incident: Incident, here: Address) -> list[Part]:
+def _ways(incident: Incident, address: Address) -> list[Part]:
     span = ShownRange(incident.first_window_s - _AROUND_S, incident.last_window_s + _AROUND_S)
-    around = here.to(links.pipeline(incident.pipeline)).over(span)
+    around = address.to(links.pipeline(incident.pipeline)).over(span)
     ways = [dmc.Anchor("The pipeline at that time", href=around.href, size="sm")]
     if incident.worst_window_s is not None:
-        ways.append(_window("Worst window, ", incident.pipeline, incident.worst_window_s, here))
+        ways.append(_window("Worst window, ", incident.pipeline, incident.worst_window_s, address))
     return [*ways, runbook_link(incident)]
 
 
-def _window(before: str, pipeline: str, start_s: int, here: Address) -> Part:
-    href = here.to(links.window(pipeline, start_s)).href
-    return dmc.Anchor([before, when(start_s, here.zone)], href=href, size="sm")
+def _window(before: str, pipeline: str, start_s: int, address: Address) -> Part:
+    href = address.to(links.window(pipeline, start_s)).href
+    return dmc.Anchor([before, when(start_s, address.zone)], href=href, size="sm")
 
 
 def _section(title: str, items: Sequence[Part]) -> Part | None:
@@ -165,8 +167,10 @@ def _blame(incident: Incident) -> list[Part]:
     return [dmc.ListItem(incident.blame["text"], className="breaks")] if incident.blame else []
 
 
-def _examples(incident: Incident, here: Address) -> list[Part]:
-    return [dmc.ListItem(_example(each, incident.pipeline, here), className="breaks") for each in incident.examples]
+def _examples(incident: Incident, address: Address) -> list[Part]:
+    return [
+        dmc.ListItem(_example(example, incident.pipeline, address), className="breaks") for example in incident.examples
+    ]
 
 
 def _without_examples(incident: Incident, person: Person) -> Part | None:
@@ -176,11 +180,11 @@ def _without_examples(incident: Incident, person: Person) -> Part | None:
     return dmc.Text("Examples are not shown: message ids of this pipeline are hidden from you.", size="sm", mt="sm")
 
 
-def _example(example: Mapping[str, Any], pipeline: str, here: Address) -> list[Any]:
+def _example(example: Mapping[str, Any], pipeline: str, address: Address) -> list[Any]:
     message_id = example.get("message_id")
     shown: Part = html.Span(example.get("id_hash"), className="mono")
     if message_id:
-        href = here.to(links.message(pipeline), id=message_id).href
+        href = address.to(links.message(pipeline), id=message_id).href
         shown = dmc.Anchor(message_id, href=href, inherit=True, className="mono")
     return [shown, f": {example_words(example)}", *_trace(example)]
 
@@ -217,14 +221,14 @@ def _describe(deliveries: Sequence[Delivery], zone: Zone) -> Part:
     heads = ("Outcome", "Receiver", "Change", "Attempts", "When", "Last error")
     rows = [
         [
-            badge(*OUTCOMES.get(each.outcome, OUTCOMES["dropped"])),
-            each.receiver,
-            each.change,
-            str(each.attempts),
-            at(each.done_at or each.created_at, zone),
-            html.Span(each.last_error or fmt.NOTHING, className="breaks"),
+            badge(*OUTCOMES.get(delivery.outcome, OUTCOMES["dropped"])),
+            delivery.receiver,
+            delivery.change,
+            str(delivery.attempts),
+            at(delivery.done_at or delivery.created_at, zone),
+            html.Span(delivery.last_error or fmt.NOTHING, className="breaks"),
         ]
-        for each in deliveries
+        for delivery in deliveries
     ]
     return table("deliveries of this incident", heads, rows)
 

@@ -44,12 +44,12 @@ class MessageId(StrEnum):
     ANSWER = "message-answer"
 
 
-def frame(params: Mapping[str, str], here: Address) -> Part:
+def frame(params: Mapping[str, str], address: Address) -> Part:
     pipeline = params["pipeline"]
     return dmc.Stack(
         [
             html.Div(
-                [dmc.Title(f"Messages of {pipeline}", order=1, fz=20, mb=4), pipeline_nav(here, pipeline, "message")]
+                [dmc.Title(f"Messages of {pipeline}", order=1, fz=20, mb=4), pipeline_nav(address, pipeline, "message")]
             ),
             dmc.Paper(
                 dmc.Group(
@@ -93,37 +93,37 @@ def _register_search(app: Dash, services: Services) -> None:
         running=[(Output(MessageId.BUSY, "children"), "Searching, half a minute at most …", "")],
     )
     async def find(pathname: str | None, search: str | None, scheme: str | None, answer: list[Any] | None) -> Any:
-        here, of = PAGE.asked(pathname, search)
-        pipeline = of["pipeline"]
-        asked = here.query.get("id", "")
-        if not asked:
+        address, params = PAGE.asked(pathname, search)
+        pipeline = params["pipeline"]
+        text = address.query.get("id", "")
+        if not text:
             summary = "Its beacons are found by the id alone; a time to look around makes it faster."
             return dmc.Text(summary, c="dimmed"), None
-        question = [pipeline, asked, *(here.query.get(name) for name in _WHERE)]
+        question = [pipeline, text, *(address.query.get(name) for name in _WHERE)]
         is_theirs = asking().grants.may_see_ids(pipeline)  # an answer of somebody else's is not to be asked for
-        known = answers.get(tuple(answer)) if is_theirs and answer and answer[:-1] == question else None
-        if known is not None:
-            return message_part(known, here, services.trace_links, dark=scheme == "dark"), no_update
+        cached = answers.get(tuple(answer)) if is_theirs and answer and answer[:-1] == question else None
+        if cached is not None:
+            return message_part(cached, address, services.trace_links, dark=scheme == "dark"), no_update
         now_s = time.time()
-        read = partial(_read, services, pipeline, asked, here, now_s)
-        found = await services.threads.read_log(notices.attempt, read)
-        if isinstance(found, Failed):
-            return notices.query_failed(found, here.zone, now_s), None
-        if isinstance(found, list):
-            return notices.unknown_pipeline(pipeline, found, here), None
-        if isinstance(found, IdsHidden):
-            return notices.ids_hidden(found), None
+        read = partial(_read, services, pipeline, text, address, now_s)
+        result = await services.threads.read_log(notices.attempt, read)
+        if isinstance(result, Failed):
+            return notices.query_failed(result, address.zone, now_s), None
+        if isinstance(result, list):
+            return notices.unknown_pipeline(pipeline, result, address), None
+        if isinstance(result, IdsHidden):
+            return notices.ids_hidden(result), None
         answer = [*question, next(searches)]
-        answers.put(tuple(answer), found)
-        return message_part(found, here, services.trace_links, dark=scheme == "dark"), answer
+        answers.put(tuple(answer), result)
+        return message_part(result, address, services.trace_links, dark=scheme == "dark"), answer
 
 
-def _search(here: Address, clicks: int | None, asked: str | None, around: str | None) -> Address:
+def _search(address: Address, clicks: int | None, text: str | None, around: str | None) -> Address:
     """Return the page of the message that was asked for."""
     if not clicks:
-        return here
-    around_text = rfc3339(here.zone.parse(around)) if around else None
-    return here.asking(id=asked or None, around=around_text, before=None, after=None)
+        return address
+    around_text = rfc3339(address.zone.parse(around)) if around else None
+    return address.asking(id=text or None, around=around_text, before=None, after=None)
 
 
 def _register_fields(app: Dash) -> None:
@@ -134,20 +134,20 @@ def _register_fields(app: Dash) -> None:
         State(Shell.URL, "pathname"),
     )
     def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
-        here, _ = PAGE.asked(pathname, search)
-        if ctx.triggered_id is None and not here.query.keys() & {"id", "around"}:
+        address, _ = PAGE.asked(pathname, search)
+        if ctx.triggered_id is None and not address.query.keys() & {"id", "around"}:
             raise PreventUpdate  # the page has just been loaded, and something may be typed already
-        around_s = _time_s(here.query.get("around"), time.time())
-        return here.query.get("id", ""), None if around_s is None else here.zone.typed(around_s)
+        around_s = _time_s(address.query.get("around"), time.time())
+        return address.query.get("id", ""), None if around_s is None else address.zone.typed(around_s)
 
 
 def _read(
-    services: Services, pipeline: str, asked: str, here: Address, now_s: float
+    services: Services, pipeline: str, text: str, address: Address, now_s: float
 ) -> MessageRead | list[str] | IdsHidden:
     """Return the message, or the names of the pipelines there are, or that ids are hidden."""
-    where = Where(*(_time_s(here.query.get(name), now_s) for name in _WHERE))
+    where = Where(*(_time_s(address.query.get(name), now_s) for name in _WHERE))
     try:
-        return read_message(services.store, services.log, pipeline, asked, where)
+        return read_message(services.store, services.log, pipeline, text, where)
     except UnknownPipeline:
         return services.store.names()
     except IdsHidden as error:

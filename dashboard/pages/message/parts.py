@@ -41,75 +41,81 @@ _SHOWN_BEACONS: Final = 500
 """A producer that gives every message the same id makes one message of them."""
 
 
-def message_part(found: MessageRead, here: Address, traces: TraceLinks, *, dark: bool) -> Part:
+def message_part(result: MessageRead, address: Address, traces: TraceLinks, *, dark: bool) -> Part:
     """Everything about a message, or why there is nothing."""
     parts: list[Any] = []
-    if found.trouble is not None:
-        summary = f"{found.trouble} What is shown below, if anything, is what its window's result kept."
+    if result.trouble is not None:
+        summary = f"{result.trouble} What is shown below, if anything, is what its window's result kept."
         parts.append(alert("The log cannot be read", summary, "orange", "!"))
-    if found.trail is not None:
-        parts += [_fate(found, here, traces), _chart(found, found.trail, here, dark), _beacons(found.trail, here.zone)]
-    elif found.verdict is not None:
-        parts.append(_fate(found, here, traces))
-    if found.search is not None and found.trail is None and (found.verdict is None or found.search.is_cut):
-        parts.append(_not_found(found, found.search, here))
+    if result.trail is not None:
+        parts += [
+            _fate(result, address, traces),
+            _chart(result, result.trail, address, dark),
+            _beacons(result.trail, address.zone),
+        ]
+    elif result.verdict is not None:
+        parts.append(_fate(result, address, traces))
+    if result.search is not None and result.trail is None and (result.verdict is None or result.search.is_cut):
+        parts.append(_not_found(result, result.search, address))
     return dmc.Stack(parts, gap="sm")
 
 
-def _not_found(found: MessageRead, search: Search, here: Address) -> Part:
-    zone = here.zone
+def _not_found(result: MessageRead, search: Search, address: Address) -> Part:
+    zone = address.zone
     looked = "no window of this pipeline is in the log"
     if search.from_s is not None and search.to_s is not None:
         looked = f"looked through {zone.moment(search.from_s)} to {zone.moment(search.to_s)}"
     if search.is_cut:
-        return alert("Not found yet", _not_yet(found.where, search, looked, here), "blue", "…")
+        return alert("Not found yet", _not_yet(result.where, search, looked, address), "blue", "…")
     reach = ""
     if search.oldest_s is not None:
         reach = f" The log reaches back to {zone.moment(search.oldest_s)}; of older messages only lost ones are known."
-    sample = " Its hash is not in the sample that this pipeline sends beacons of." if found.is_sampled_out else ""
-    summary = [f"No beacon names {found.asked}: {looked}.{reach}{sample}"]
-    if found.where.goes_on:
+    sample = " Its hash is not in the sample that this pipeline sends beacons of." if result.is_sampled_out else ""
+    summary = [f"No beacon names {result.asked}: {looked}.{reach}{sample}"]
+    if result.where.goes_on:
         summary.append(" Only windows that an earlier search had not looked through were asked for.")
     return alert("Not found", summary, "orange", "∅")
 
 
-def _not_yet(where: Where, search: Search, looked: str, here: Address) -> list[Any]:
+def _not_yet(where: Where, search: Search, looked: str, address: Address) -> list[Any]:
     """Return where to go on: a search around a time has left out windows on both its sides."""
-    order = "newest first" if where.around_s is None else f"from {here.zone.moment(where.around_s)} on both sides"
-    earlier = here.asking(before=rfc3339(search.from_s or 0), after=None)
+    order = "newest first" if where.around_s is None else f"from {address.zone.moment(where.around_s)} on both sides"
+    earlier = address.asking(before=rfc3339(search.from_s or 0), after=None)
     summary: list[Any] = [f"Not there so far: {looked}, {order}, as far as half a minute goes. "]
     summary.append(dmc.Anchor("Go on with earlier ones", href=earlier.href, underline="always"))
     if where.around_s is not None:
-        later = here.asking(after=rfc3339(search.to_s or 0), before=None)
+        later = address.asking(after=rfc3339(search.to_s or 0), before=None)
         summary += [" or ", dmc.Anchor("with later ones", href=later.href, underline="always")]
     return summary
 
 
-def _fate(found: MessageRead, here: Address, traces: TraceLinks) -> Part:
+def _fate(result: MessageRead, address: Address, traces: TraceLinks) -> Part:
     """Draw the message's fate, its place and its last observation; links to its window and its trace."""
-    trail, summary = found.trail, found.verdict
+    trail, summary = result.trail, result.verdict
     start_s = trail.window_start_s if trail is not None else summary.window_start_s if summary is not None else 0
-    name = (trail and trail.message_id) or (summary and summary.message_id) or found.asked
+    name = (trail and trail.message_id) or (summary and summary.message_id) or result.asked
     seen_ms = trail.last_seen_ms if trail is not None else summary.last_seen_ms if summary is not None else 0.0
     last = trail.beacons[-1].checkpoint if trail is not None else summary.last_checkpoint if summary is not None else ""
-    zone = here.zone
+    zone = address.zone
     window = dmc.Anchor(
-        f"window {zone.minute(start_s)}", href=here.to(links.window(found.pipeline, start_s)).href, underline="always"
+        f"window {zone.minute(start_s)}",
+        href=address.to(links.window(result.pipeline, start_s)).href,
+        underline="always",
     )
     return dmc.Paper(
         html.Div(
             [
-                _badge(found),
+                _badge(result),
                 html.Div(
                     [
                         dmc.Text(name, fw=600, className="mono"),
-                        dmc.Text(_sentence(found), size="sm"),
+                        dmc.Text(_sentence(result), size="sm"),
                         dmc.Text(
                             ["Last sign of life: ", _moment(zone, seen_ms), f" at {last} · ", window],
                             size="sm",
                         ),
-                        _trace(found.trace, start_s, traces),
-                        _elsewhere(found, start_s, here),
+                        _trace(result.trace, start_s, traces),
+                        _elsewhere(result, start_s, address),
                     ],
                     className="grows",
                 ),
@@ -128,50 +134,50 @@ def _trace(trace: TraceContext | None, start_s: int, traces: TraceLinks) -> Part
     return dmc.Text(["Trace: ", shown if url is None else outward(shown, url)], size="sm")
 
 
-def _badge(found: MessageRead) -> Part:
-    if not found.missing_at:
+def _badge(result: MessageRead) -> Part:
+    if not result.missing_at:
         return badge("Nothing missing", "✔", "teal", size="lg")
-    word, sign, colour = _LOOKS.get(found.verdict.kind if found.verdict else "", ("Missing", "✖", "orange"))
+    word, sign, colour = _LOOKS.get(result.verdict.kind if result.verdict else "", ("Missing", "✖", "orange"))
     return badge(word, sign, colour, size="lg")
 
 
-def _sentence(found: MessageRead) -> str:
-    if not found.missing_at:
+def _sentence(result: MessageRead) -> str:
+    if not result.missing_at:
         return "Every place that it came to has let it go: it was delivered, filtered or put in a dead-letter queue."
-    where = ", ".join(words.place_label(place) for place in found.missing_at)
-    if found.verdict is None:
+    where = ", ".join(words.place_label(place) for place in result.missing_at)
+    if result.verdict is None:
         return f"Missing at {where}. Its window is not judged yet, or its result kept no more names."
-    return f"Missing at {where}: {_WHY.get(found.verdict.kind, found.verdict.kind)}."
+    return f"Missing at {where}: {_WHY.get(result.verdict.kind, result.verdict.kind)}."
 
 
-def _elsewhere(found: MessageRead, start_s: int, here: Address) -> Part | None:
+def _elsewhere(result: MessageRead, start_s: int, address: Address) -> Part | None:
     """Return an id that was used again is missing in several windows."""
-    others = [known for known in found.known if known.window_start_s != start_s]
+    others = [known for known in result.known if known.window_start_s != start_s]
     if not others:
         return None
     summary: list[Any] = ["Also missing in: "]
-    for at, known in enumerate(others[:10]):
-        href = here.to(links.window(found.pipeline, known.window_start_s)).href
+    for index, pipeline in enumerate(others[:10]):
+        href = address.to(links.window(result.pipeline, pipeline.window_start_s)).href
         summary += [
-            ", " if at else "",
-            dmc.Anchor(here.zone.minute(known.window_start_s), href=href, size="sm", underline="always"),
+            ", " if index else "",
+            dmc.Anchor(address.zone.minute(pipeline.window_start_s), href=href, size="sm", underline="always"),
         ]
     return dmc.Text(summary, size="sm")
 
 
-def _chart(found: MessageRead, trail: Trail, here: Address, dark: bool) -> Part:
-    assert found.graph is not None
+def _chart(result: MessageRead, trail: Trail, address: Address, dark: bool) -> Part:
+    assert result.graph is not None
     event_ms = trail.event_ms if trail.event_ms is not None else (trail.window_start_s + WINDOW_S) * 1_000
-    kind = found.verdict.kind if found.verdict is not None else ""
-    missing = {place: _LOOKS[kind][0].lower() if kind in _LOOKS else "missing" for place in found.missing_at}
-    there = stays(found.graph, trail.beacons[:_SHOWN_BEACONS])
-    figure = gantt(there, missing, event_ms, trail.last_seen_ms, here.zone, dark)
+    kind = result.verdict.kind if result.verdict is not None else ""
+    missing = {place: _LOOKS[kind][0].lower() if kind in _LOOKS else "missing" for place in result.missing_at}
+    stays_ = stays(result.graph, trail.beacons[:_SHOWN_BEACONS])
+    figure = gantt(stays_, missing, event_ms, trail.last_seen_ms, address.zone, dark)
     config: Any = {"displayModeBar": False, "responsive": True, "showTips": False}
     unknown = "" if trail.event_ms is not None else " Its event time is not known: the end of its minute stands in."
     return dmc.Paper(
         [
             dmc.Title("Where it was", order=2, fz=16),
-            dmc.Text(_where_time_went(found.graph, trail), size="sm"),
+            dmc.Text(_where_time_went(result.graph, trail), size="sm"),
             dmc.Text(f"The table below says the same in numbers.{unknown}", size="sm", c="dimmed"),
             dcc.Graph(id="message-gantt", figure=figure, config=config, style={"height": figure.layout.height}),
         ],
@@ -182,19 +188,23 @@ def _chart(found: MessageRead, trail: Trail, here: Address, dark: bool) -> Part:
 
 def _where_time_went(graph: Graph, trail: Trail) -> str:
     """Return the places that held it longest, in a sentence; empty where none held it at all."""
-    held = [(place, ms) for place, ms in longest(graph, trail.beacons[:_SHOWN_BEACONS]) if ms > 0][:_SHOWN_STAYS]
+    longest_stays = [(place, ms) for place, ms in longest(graph, trail.beacons[:_SHOWN_BEACONS]) if ms > 0][
+        :_SHOWN_STAYS
+    ]
     names = {BEFORE_FIRST: "before the first node"}
-    parts = [f"{fmt.duration(ms)} {names.get(place) or f'at {words.place_label(place)}'}" for place, ms in held]
+    parts = [
+        f"{fmt.duration(ms)} {names.get(place) or f'at {words.place_label(place)}'}" for place, ms in longest_stays
+    ]
     return f"Where its time went: {', '.join(parts)}." if parts else ""
 
 
 def _beacons(trail: Trail, zone: Zone) -> Part:
     columns = (TableColumn("Checkpoint", "checkpoint", names_rows=True), "Observed at", "Lag", "Emitter", "Note")
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     rows = []
     for beacon in trail.beacons[:_SHOWN_BEACONS]:
-        seen[beacon.checkpoint] = seen.get(beacon.checkpoint, 0) + 1
-        notes = [f"time {seen[beacon.checkpoint]} here"] if seen[beacon.checkpoint] > 1 else []
+        counts[beacon.checkpoint] = counts.get(beacon.checkpoint, 0) + 1
+        notes = [f"time {counts[beacon.checkpoint]} here"] if counts[beacon.checkpoint] > 1 else []
         notes += [f"replay {beacon.replay}"] if beacon.replay else []
         notes += [f"reason: {beacon.reason}"] if beacon.reason else []
         notes += ["out of order"] if beacon.is_out_of_order else []

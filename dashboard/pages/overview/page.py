@@ -30,12 +30,12 @@ _PAGER: Final = "overview-pager"
 _MAX_DIGITS: Final = 8
 
 
-def frame(_params: Mapping[str, str], here: Address) -> Part:
+def frame(_params: Mapping[str, str], address: Address) -> Part:
     find = dmc.TextInput(
         id=_FIND,
         label="Find a pipeline by name or description",
         placeholder="Enter shows what matches",
-        value=here.query.get("q", ""),
+        value=address.query.get("q", ""),
         debounce=True,
         size="xs",
         w={"base": "100%", "sm": 280},
@@ -67,56 +67,58 @@ def read(visit: Visit) -> OverviewRead:
     Raises:
         Instead: there is no pipeline.
     """
-    overview, here = visit.services.overview(), visit.address
+    overview, address = visit.services.overview(), visit.address
     if not overview.standings:
-        raise Instead(notices.set_aside(overview.unreadable, here) or notices.no_pipeline(asking()))
-    chosen = overview.chosen(here.query.get("q", ""), chosen_state(here), chosen_order(here))
-    page = PageOf(chosen_page(here), len(chosen))
+        raise Instead(notices.set_aside(overview.unreadable, address) or notices.no_pipeline(asking()))
+    chosen = overview.chosen(address.query.get("q", ""), chosen_state(address), chosen_order(address))
+    page = PageOf(chosen_page(address), len(chosen))
     return OverviewRead(overview, page, detailed(visit.store, page.rows(chosen), visit.now_s))
 
 
 def _notice(listed: OverviewRead, visit: Visit) -> Part:
-    here = visit.address
+    address = visit.address
     unmatched = None
     if not listed.page.matching:
-        unmatched = overview_parts.nothing_matches(here, here.query.get("q", ""), chosen_state(here))
-    return [notices.set_aside(listed.overview.unreadable, here), unmatched]
+        unmatched = overview_parts.nothing_matches(address, address.query.get("q", ""), chosen_state(address))
+    return [notices.set_aside(listed.overview.unreadable, address), unmatched]
 
 
 def _filters(listed: OverviewRead, visit: Visit) -> Part:
-    here = visit.address
-    states = overview_parts.state_filter(listed.overview, here, chosen_state(here))
-    return [states, overview_parts.pager(listed.page, here, "top")]
+    address = visit.address
+    states = overview_parts.state_filter(listed.overview, address, chosen_state(address))
+    return [states, overview_parts.pager(listed.page, address, "top")]
 
 
 def _rows(listed: OverviewRead, visit: Visit) -> Part | None:
-    here = visit.address
-    return overview_parts.table(listed.rows, here, visit.now_s, chosen_order(here)) if listed.page.matching else None
+    address = visit.address
+    return (
+        overview_parts.table(listed.rows, address, visit.now_s, chosen_order(address)) if listed.page.matching else None
+    )
 
 
-def chosen_state(here: Address) -> State | None:
+def chosen_state(address: Address) -> State | None:
     """Return the state that the address asks for; one that is none is passed over."""
-    asked = here.query.get("state", "")
-    return State(asked) if asked in set(State) else None
+    state = address.query.get("state", "")
+    return State(state) if state in set(State) else None
 
 
-def chosen_order(here: Address) -> Order:
+def chosen_order(address: Address) -> Order:
     """Return the order that the address asks for; the worst first where it is none."""
-    asked = here.query.get("sort", "")
-    return Order(asked) if asked in set(Order) else Order.WORST
+    order = address.query.get("sort", "")
+    return Order(order) if order in set(Order) else Order.WORST
 
 
-def chosen_page(here: Address) -> int:
+def chosen_page(address: Address) -> int:
     """Return the page that the address asks for, counted from 1."""
-    asked = here.query.get("page", "")
-    return int(asked) if asked.isdecimal() and len(asked) < _MAX_DIGITS else 1
+    number = address.query.get("page", "")
+    return int(number) if number.isdecimal() and len(number) < _MAX_DIGITS else 1
 
 
-def looked_for(here: Address, text: str | None) -> Address:
+def looked_for(address: Address, text: str | None) -> Address:
     """Return where a text to find leads: to the first page of what matches it. One that the address has leads nowhere:
     it came from there."""
-    wanted = (text or "").strip()
-    return here if wanted == here.query.get("q", "") else here.asking(q=wanted or None, page=None)
+    text_ = (text or "").strip()
+    return address if text_ == address.query.get("q", "") else address.asking(q=text_ or None, page=None)
 
 
 PAGE: Final = Page(

@@ -93,19 +93,19 @@ def totals(overview: Overview) -> str:
     """`3 of 200 pipelines lose messages; 2 are blind; 195 are well.`"""
     total, counts = len(overview.standings), overview.counts
     first, *rest = [(number, _PHRASES[state][number != 1]) for state, number in counts.items()]
-    of = fmt.counted(total, "pipeline")
+    what = fmt.counted(total, "pipeline")
     number, phrase = first
-    opening = f"{of} {phrase}" if number == total else f"{fmt.count(number)} of {of} {phrase}"
+    opening = f"{what} {phrase}" if number == total else f"{fmt.count(number)} of {what} {phrase}"
     return "; ".join([opening, *(f"{fmt.count(number)} {phrase}" for number, phrase in rest)]) + "."
 
 
-def state_filter(overview: Overview, here: Address, chosen: State | None) -> Part:
+def state_filter(overview: Overview, address: Address, chosen: State | None) -> Part:
     """Return a link for each state that some pipeline is in: the same page, showing those only."""
-    everything = here.asking(state=None, page=None)
+    everything = address.asking(state=None, page=None)
     items = [_state_link(f"All {fmt.count(len(overview.standings))}", everything, chosen is None)]
     for state, number in overview.counts.items():
         word, sign, _ = _LOOKS[state]
-        to = here.asking(state=state, page=None)
+        to = address.asking(state=state, page=None)
         items.append(_state_link(f"{sign} {word} {fmt.count(number)}", to, chosen is state))
     return html.Nav(dmc.Group(items, gap=4), **aria(label="pipelines by state"))
 
@@ -115,17 +115,17 @@ def _state_link(text: str, to: Address, is_current: bool) -> Part:
     return dmc.Anchor(text, href=to.href, size="sm", fw=700 if is_current else 400, className="nav-link", **marks)
 
 
-def nothing_matches(here: Address, text: str, chosen: State | None) -> Part:
-    wanted = [f"whose name or description holds “{text}”"] if text else []
-    wanted += [f"in the state “{_LOOKS[chosen][0]}”"] if chosen else []
-    everything = here.asking(q=None, state=None, page=None).href
-    summary = [f"There is no pipeline {' and '.join(wanted)}. ", dmc.Anchor("Show all pipelines", href=everything)]
+def nothing_matches(address: Address, text: str, chosen: State | None) -> Part:
+    criteria = [f"whose name or description holds “{text}”"] if text else []
+    criteria += [f"in the state “{_LOOKS[chosen][0]}”"] if chosen else []
+    everything = address.asking(q=None, state=None, page=None).href
+    summary = [f"There is no pipeline {' and '.join(criteria)}. ", dmc.Anchor("Show all pipelines", href=everything)]
     return alert("Nothing matches", summary, "blue", "∅")
 
 
-def pager(page: PageOf, here: Address, at: str) -> Part:
+def pager(page: PageOf, address: Address, place: str) -> Part:
     """Return which of the matching pipelines are shown, `1–100 of 10,000 pipelines`, and links to the other pages; None
-    where all are. `at`: of the two on the page, the one at its top or at its foot."""
+    where all are. `place`: of the two on the page, the one at its top or at its foot."""
     if page.last == 1:
         return None
     first = (page.number - 1) * PAGE_SIZE
@@ -133,33 +133,33 @@ def pager(page: PageOf, here: Address, at: str) -> Part:
     shown = dmc.Text(f"{rows} of {fmt.counted(page.matching, 'pipeline')}", size="sm")
     ways = {"first": 1, "previous": page.number - 1, "next": page.number + 1, "last": page.last}
     links_ = [
-        dmc.Anchor(way, href=here.asking(page=str(number) if number > 1 else None).href, size="sm")
+        dmc.Anchor(way, href=address.asking(page=str(number) if number > 1 else None).href, size="sm")
         for way, number in ways.items()
         if 1 <= number <= page.last and number != page.number
     ]
-    return html.Nav(dmc.Group([shown, *links_], gap="sm", mt="sm"), **aria(label=f"pages of pipelines, {at}"))
+    return html.Nav(dmc.Group([shown, *links_], gap="sm", mt="sm"), **aria(label=f"pages of pipelines, {place}"))
 
 
-def _head(name: str, by: Order | None, here: Address, order: Order) -> Part:
+def _head(name: str, by: Order | None, address: Address, order: Order) -> Part:
     """Return the head of a column: a link that orders by it, where that is of use."""
     if by is None:
         return html.Th(name, role="columnheader", scope="col")
-    to = here.asking(sort=None if by is Order.WORST else by, page=None).href
+    to = address.asking(sort=None if by is Order.WORST else by, page=None).href
     ordered = aria(sort="ascending" if by is Order.NAME else "descending") if by is order else {}
     return html.Th(inside_link(name, to), role="columnheader", scope="col", **ordered)
 
 
-def table(standings: Sequence[PipelineStatus], here: Address, now_s: float, order: Order = Order.WORST) -> Part:
+def table(standings: Sequence[PipelineStatus], address: Address, now_s: float, order: Order = Order.WORST) -> Part:
     """Return a row each, in the order given; on narrow screens the rows are cards (overview.css)."""
-    names = [_head(name, by, here, order) for name, by in _COLUMNS.items()]
+    names = [_head(name, by, address, order) for name, by in _COLUMNS.items()]
     head = html.Thead(html.Tr(names, role="row"), role="rowgroup")
-    rows = [_row(standing, here, now_s) for standing in standings]
+    rows = [_row(standing, address, now_s) for standing in standings]
     return html.Table([head, html.Tbody(rows, role="rowgroup")], role="table", className="overview")
 
 
-def _row(standing: PipelineStatus, here: Address, now_s: float) -> Part:
-    name, zone = standing.pipeline, here.zone
-    to_page = inside_link(name, here.to(links.pipeline(name)).href, className="stretched")
+def _row(standing: PipelineStatus, address: Address, now_s: float) -> Part:
+    name, zone = standing.pipeline, address.zone
+    to_page = inside_link(name, address.to(links.pipeline(name)).href, className="stretched")
     cells = [
         html.Th([to_page, _small(standing.description)], role="rowheader", scope="row"),
         _cell("Now", *_now(standing, zone)),
@@ -167,7 +167,7 @@ def _row(standing: PipelineStatus, here: Address, now_s: float) -> Part:
         _cell("E2E lag", *_lag(standing), is_bad=_is_late(standing)),
         _cell("Error budget left", *_budgets(standing)),
         _cell("24 hours", _spark(standing)),
-        _cell("Open incidents", _incidents(standing, here)),
+        _cell("Open incidents", _incidents(standing, address)),
         _cell("Newest", *_newest(standing, zone, now_s)),
     ]
     return html.Tr(cells, role="row", **data(key=name))
@@ -215,15 +215,15 @@ def _is_late(standing: PipelineStatus) -> bool:
 
 
 def _loss(standing: PipelineStatus) -> list[Part]:
-    found = fmt.NOTHING if standing.newest is None else _loss_of(standing.newest)
-    return _of_now(standing, found, f"{fmt.percent(standing.targets.loss)} allowed")
+    text = fmt.NOTHING if standing.newest is None else _loss_of(standing.newest)
+    return _of_now(standing, text, f"{fmt.percent(standing.targets.loss)} allowed")
 
 
-def _of_now(standing: PipelineStatus, found: str, target: str) -> list[Part]:
+def _of_now(standing: PipelineStatus, text: str, target: str) -> list[Part]:
     """Return the value, unless the pipeline is blind or stale: then the last known one stands below."""
     if standing.newest is None or standing.is_current:
-        return [found, _small(target)]
-    return [fmt.NOTHING, _small(f"was {found}, {target}")]
+        return [text, _small(target)]
+    return [fmt.NOTHING, _small(f"was {text}, {target}")]
 
 
 def _loss_of(minute: Minute) -> str:
@@ -241,15 +241,18 @@ def _lag(standing: PipelineStatus) -> list[Part]:
     if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
         wanted = f"{fmt.percent(targets.lag_percentile / 100)} within {target}"
         return _of_now(standing, f"{fmt.percent(minute.on_time_share)} on time", f"target {wanted}")
-    found = fmt.duration(None if minute is None else minute.lag_ms)
-    return _of_now(standing, found, f"{percentile}, target {target}")
+    text = fmt.duration(None if minute is None else minute.lag_ms)
+    return _of_now(standing, text, f"{percentile}, target {target}")
 
 
 def _budgets(standing: PipelineStatus) -> list[Part]:
     """Draw the remaining budget of each objective; an exhausted one is marked."""
     return [
-        html.Div(f"{objective}: {left(one)}", className=f"budget{' bad' if one is not None and one.is_used_up else ''}")
-        for objective, one in standing.budgets.items()
+        html.Div(
+            f"{objective}: {left(budget)}",
+            className=f"budget{' bad' if budget is not None and budget.is_used_up else ''}",
+        )
+        for objective, budget in standing.budgets.items()
     ]
 
 
@@ -261,10 +264,10 @@ def _spark(standing: PipelineStatus) -> Part:
     return picture(drawn, note, title=note, width=width, height=str(HEIGHT_PX))
 
 
-def _incidents(standing: PipelineStatus, here: Address) -> Part:
+def _incidents(standing: PipelineStatus, address: Address) -> Part:
     counted = [(standing.critical, "▲", "critical"), (standing.warning, "△", "warning")]
     summary = ", ".join(f"{sign} {number} {severity}" for number, sign, severity in counted if number)
-    href = here.to(links.ALERTS, pipeline=standing.pipeline).href
+    href = address.to(links.ALERTS, pipeline=standing.pipeline).href
     return inside_link(summary, href, className="above") if summary else "none"
 
 
@@ -275,8 +278,8 @@ def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Part]:
         heard = "no report ever" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
         return [fmt.NOTHING, _small(heard)]
     shown = zone.minute(minute.start_s) if now_s - minute.start_s > DAY_S else zone.clock(minute.start_s)
-    at = html.Time(shown, title=utc(minute.start_s))
-    return [at, _small(f"ended {_aged(now_s - minute.start_s - WINDOW_S)}")]
+    when = html.Time(shown, title=utc(minute.start_s))
+    return [when, _small(f"ended {_aged(now_s - minute.start_s - WINDOW_S)}")]
 
 
 def _aged(seconds: float) -> str:

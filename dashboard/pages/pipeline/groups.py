@@ -26,7 +26,7 @@ _NOTE: Final = (
 _HEADS: Final = ("Group", "State", "Status", "Lag", "Commits", "Appends", "Catches up", "Deleted from", "At risk")
 
 
-def groups_panel(groups: Sequence[ConsumerGroup], here: Address, now_s: float) -> Part | None:
+def groups_panel(groups: Sequence[ConsumerGroup], address: Address, now_s: float) -> Part | None:
     """Return the table of consumer groups; None where no node names one."""
     if not groups:
         return None
@@ -34,7 +34,7 @@ def groups_panel(groups: Sequence[ConsumerGroup], here: Address, now_s: float) -
     shown = table(
         "Consumer groups",
         columns,
-        [row for group in groups for row in _rows(group, here.zone, now_s)],
+        [row for group in groups for row in _rows(group, address.zone, now_s)],
         tabularNums=True,
         verticalSpacing=4,
         horizontalSpacing=12,
@@ -43,7 +43,7 @@ def groups_panel(groups: Sequence[ConsumerGroup], here: Address, now_s: float) -
     )
     title = dmc.Title("Consumer groups", order=2, fz=16)
     about = dmc.Text(_NOTE, size="sm", className="faint", mb=4)
-    losses = [_loss(group, here.zone, now_s) for group in groups]
+    losses = [_loss(group, address.zone, now_s) for group in groups]
     return dmc.Paper([title, about, *losses, shown], p="sm", withBorder=True)
 
 
@@ -71,35 +71,39 @@ def _rows(group: ConsumerGroup, zone: Zone, now_s: float) -> list[list[Part]]:
         _deleted_from(group.deletes_ms, zone, now_s),
         fmt.count(0 if risk is None else risk.messages),
     ]
-    bad = [one for one in group.partitions if one.status not in ("ok", None) or one.loss_ms is not None]
+    bad = [
+        partition
+        for partition in group.partitions
+        if partition.status not in ("ok", None) or partition.loss_ms is not None
+    ]
     rows = [[name, *cells]]
     if len(group.partitions) > 1:
-        rows += [_partition_row(one, zone, now_s) for one in bad[:_SHOWN]]
+        rows += [_partition_row(partition, zone, now_s) for partition in bad[:_SHOWN]]
         if len(bad) > _SHOWN:
             more = f"and {fmt.counted(len(bad) - _SHOWN, 'partition')} more"
             rows.append([dmc.TableTd(more, className="faint", tableProps={"colSpan": len(_HEADS)})])
     return rows
 
 
-def _partition_row(one: PartitionNow, zone: Zone, now_s: float) -> list[Part]:
+def _partition_row(partition: PartitionNow, zone: Zone, now_s: float) -> list[Part]:
     return [
-        dmc.TableTd(f"{one.of.topic}/{one.of.partition}", className="faint"),
+        dmc.TableTd(f"{partition.of.topic}/{partition.of.partition}", className="faint"),
         "",
-        fmt.NOTHING if one.status is None else STATUSES[one.status].word,
-        *_numbers(one.lag, one.velocity, one.catches_up_s),
-        _deleted_from(one.deletes_ms, zone, now_s),
-        fmt.count(one.at_risk or 0),
+        fmt.NOTHING if partition.status is None else STATUSES[partition.status].word,
+        *_numbers(partition.lag, partition.velocity, partition.catches_up_s),
+        _deleted_from(partition.deletes_ms, zone, now_s),
+        fmt.count(partition.at_risk or 0),
     ]
 
 
 def _state(group: ConsumerGroup, zone: Zone, now_s: float) -> list[Part | str]:
     """Return the state with the number of members, and since when it has been so."""
-    found = group.described
-    if found is None:
+    parts = group.described
+    if parts is None:
         return [fmt.NOTHING]
-    since_s = found.since_ms / 1_000
+    since_s = parts.since_ms / 1_000
     since = moment(f"for {fmt.duration_s(round(max(0.0, now_s - since_s)))}", utc(since_s))
-    return [f"{found.state}, {fmt.counted(found.members, 'member')}", dmc.Text(since, size="xs", className="faint")]
+    return [f"{parts.state}, {fmt.counted(parts.members, 'member')}", dmc.Text(since, size="xs", className="faint")]
 
 
 def _numbers(lag: int | None, moving: Velocity, catches_up_s: float | None) -> list[str]:

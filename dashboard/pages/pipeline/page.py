@@ -81,11 +81,11 @@ class PipelineId(StrEnum):
     TAPS = "pipeline-taps"
 
 
-def frame(params: Mapping[str, str], here: Address) -> Part:
+def frame(params: Mapping[str, str], address: Address) -> Part:
     name = params["pipeline"]
     return html.Div(
         [
-            dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm"),
+            dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(address, name, "pipeline")], mb="sm"),
             live(PipelineId.NOTICE),
             live(PipelineId.INCIDENTS),
             dcc.Store(id=PipelineId.CLICKED),
@@ -210,22 +210,22 @@ def read(visit: Visit) -> PipelineRead:
     Raises:
         Instead: there is no pipeline of this name.
     """
-    here, name, now_s = visit.address, visit.pipeline, visit.now_s
+    address, name, now_s = visit.address, visit.pipeline, visit.now_s
     try:
-        panels = read_panels(visit.store, name, shown_range(here.query, now_s), now_s)
+        panels = read_panels(visit.store, name, shown_range(address.query, now_s), now_s)
     except UnknownPipeline:
-        raise Instead(notices.unknown_pipeline(name, visit.store.names(), here)) from None
+        raise Instead(notices.unknown_pipeline(name, visit.store.names(), address)) from None
     definition = panels.stored.definition
-    source = source_of(here, definition.graph.sources)
+    source = source_of(address, definition.graph.sources)
     panels = panels if source is None else panels.from_source(source)
     figures = FigureFrame(
         definition,
         panels.series,
         panels.sla_periods,
         panels.happenings,
-        here.zone,
+        address.zone,
         now_s,
-        pipeline_steps.path_of(here, definition.graph),
+        pipeline_steps.path_of(address, definition.graph),
         dark=False,
         consumer_lag=panels.consumer_lag.series,
     )
@@ -281,22 +281,22 @@ def _property(id_: PipelineId, prop: str, draw: Callable[[PipelineRead, Visit], 
 
 
 PANELS: Final[tuple[Panel[PipelineRead], ...]] = (
-    _part(PipelineId.HEADLINE, lambda result, here, now_s: pipeline_parts.headline(result.panels, here, now_s)),
+    _part(PipelineId.HEADLINE, lambda result, address, now_s: pipeline_parts.headline(result.panels, address, now_s)),
     Panel(
         PipelineId.INCIDENTS,
         lambda result, visit: band.band(result.incidents, visit.address, asking(), visit.now_s),
     ),
     Panel(PipelineId.CONTENT, _content_style, "style", blank=_HIDDEN),
-    _part(PipelineId.SHARES, lambda result, here, _now_s: shares_box(result.panels, here)),
-    _part(PipelineId.WORST, lambda result, here, _now_s: worst_table(result.panels, here)),
+    _part(PipelineId.SHARES, lambda result, address, _now_s: shares_box(result.panels, address)),
+    _part(PipelineId.WORST, lambda result, address, _now_s: worst_table(result.panels, address)),
     _part(PipelineId.REASONS, lambda result, _here, _now_s: reasons_box(result.panels.series.total)),
-    _part(PipelineId.GROUPS, lambda result, here, now_s: groups_panel(result.panels.groups, here, now_s)),
+    _part(PipelineId.GROUPS, lambda result, address, now_s: groups_panel(result.panels.groups, address, now_s)),
     _part(
         PipelineId.QUALITY,
-        lambda result, here, _now_s: quality_panel(result.panels.series.quality, result.panels.stored.name, here),
+        lambda result, address, _now_s: quality_panel(result.panels.series.quality, result.panels.stored.name, address),
     ),
-    _part(PipelineId.TAPS, lambda result, here, now_s: taps_panel(result.panels.taps, here, now_s)),
-    _part(PipelineId.CAPTION, lambda result, here, _now_s: pipeline_parts.caption(result.panels, here)),
+    _part(PipelineId.TAPS, lambda result, address, now_s: taps_panel(result.panels.taps, address, now_s)),
+    _part(PipelineId.CAPTION, lambda result, address, _now_s: pipeline_parts.caption(result.panels, address)),
     _property(PipelineId.PATH, "data", _paths),
     # what a reader chose just now is not in the address yet
     Panel(PipelineId.PATH, lambda result, _visit: result.figures.path, "value", blank=no_update, is_steady=True),
@@ -345,8 +345,8 @@ def _register_steps(app: Dash) -> None:
 
     @app.callback(to, Input(PipelineId.CLICKED, "data"), *where, prevent_initial_call=True)
     def click(clicked: Any, pathname: str | None, search: str | None) -> str:
-        here, of = PAGE.asked(pathname, search)
-        return step(here, pipeline_steps.of_click(here, of["pipeline"], clicked))
+        address, params = PAGE.asked(pathname, search)
+        return step(address, pipeline_steps.of_click(address, params["pipeline"], clicked))
 
     @app.callback(
         to,
@@ -361,12 +361,15 @@ def _register_steps(app: Dash) -> None:
     def zoom(
         zoomed: Any, offset_s: int | None, before: list[str] | None, pathname: str | None, search: str | None
     ) -> tuple[str, list[str], None]:
-        here, _ = PAGE.asked(pathname, search)
+        address, _ = PAGE.asked(pathname, search)
         if pipeline_steps.is_double_click(zoomed):
-            wanted, left = pipeline_steps.back(here, before or [], time.time())
+            target, remaining = pipeline_steps.back(address, before or [], time.time())
         else:
-            wanted, left = pipeline_steps.of_zoom(here, zoomed, offset_s or 0), [*(before or []), here.search]
-        return step(here, wanted), left, None
+            target, remaining = (
+                pipeline_steps.of_zoom(address, zoomed, offset_s or 0),
+                [*(before or []), address.search],
+            )
+        return step(address, target), remaining, None
 
 
 def _more(app: Dash, _services: Services) -> None:

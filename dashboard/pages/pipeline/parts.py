@@ -27,7 +27,7 @@ from lagloss_server.model.definition import Definition, Sla
 from lagloss_server.model.window import ListedWindow, LossRatio
 
 
-def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
+def headline(panels: Panels, address: Address, now_s: float) -> Part | None:
     """Return the verdict of the newest closed minute in a sentence, how fresh it is, and its numbers."""
     newest = panels.newest
     if newest is None:
@@ -38,9 +38,11 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
     name = panels.stored.name
     fresh = [
         dmc.Anchor(
-            moment(here.zone.minute(start_s), utc(start_s)), href=here.to(links.window(name, start_s)).href, size="sm"
+            moment(address.zone.minute(start_s), utc(start_s)),
+            href=address.to(links.window(name, start_s)).href,
+            size="sm",
         ),
-        f" · closed {closed_ago} · read at {here.zone.clock(now_s, seconds=True)} {here.zone.label(now_s)}",
+        f" · closed {closed_ago} · read at {address.zone.clock(now_s, seconds=True)} {address.zone.label(now_s)}",
         f" · {panels.fresh.reporting} of {panels.fresh.emitters} emitters reporting" if panels.fresh.emitters else "",
     ]
     summary = [
@@ -57,7 +59,7 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
             *_by_commit(panels.stored.definition),
             sources(newest, sla),
             sides(newest),
-            source_choice(here, names, source_of(here, names)),
+            source_choice(address, names, source_of(address, names)),
         ],
         p="sm",
         withBorder=True,
@@ -95,17 +97,17 @@ def _tile(title: str, value: str, beside: str) -> Part:
     return dmc.Paper(texts, p="xs", className="tile")
 
 
-def caption(panels: Panels, here: Address) -> list[Part]:
+def caption(panels: Panels, address: Address) -> list[Part]:
     """Return the panels in words, and the way to what they have no room for."""
     more = panels.happenings.more_incidents
-    source = source_of(here, panels.stored.definition.graph.sources)
+    source = source_of(address, panels.stored.definition.graph.sources)
     summary = "" if source is None else f"messages, loss and E2E lag of {source}; verdicts and hops of all messages; "
-    summary += describe_panels(panels.series, panels.sla_periods, here.zone) + describe_consumer_lag(
-        panels.consumer_lag, here.zone
+    summary += describe_panels(panels.series, panels.sla_periods, address.zone) + describe_consumer_lag(
+        panels.consumer_lag, address.zone
     )
     if not more:
         return [summary]
-    href = here.to(links.ALERTS, pipeline=panels.stored.name, tab="history").href
+    href = address.to(links.ALERTS, pipeline=panels.stored.name, tab="history").href
     link = dmc.Anchor(f"and {fmt.count(more)} more", href=href, inherit=True)
     shown = fmt.count(len(panels.happenings.incidents))
     return [f"{summary}; {shown} incidents are shown, critical ones first, then the newest: ", link]
@@ -113,18 +115,18 @@ def caption(panels: Panels, here: Address) -> list[Part]:
 
 def describe_panels(series: Series, sla_periods: SlaPeriods, zone: Zone) -> str:
     """Describe the panels for screen readers."""
-    found = series.buckets
-    if not found:
+    buckets = series.buckets
+    if not buckets:
         return "nothing is known of this span"
     verdicts: Counter[str] = Counter()
-    for bucket in found:
+    for bucket in buckets:
         verdicts.update(bucket.verdicts)
     parts = [", ".join(f"{fmt.count(verdicts[key])} {look.word}" for key, look in VERDICTS.items() if verdicts[key])]
-    lagging = max(found, key=lambda bucket: sla_periods.lag_ms(bucket) or 0.0)
+    lagging = max(buckets, key=lambda bucket: sla_periods.lag_ms(bucket) or 0.0)
     if (lag_ms := sla_periods.lag_ms(lagging)) is not None:
-        at = zone.clock(lagging.start_s, date=True)
-        parts.append(f"highest E2E {sla_periods.percentile(lagging)} {fmt.duration(lag_ms)} at {at}")
-    lossy = max(found, key=lost_share)
+        moment = zone.clock(lagging.start_s, date=True)
+        parts.append(f"highest E2E {sla_periods.percentile(lagging)} {fmt.duration(lag_ms)} at {moment}")
+    lossy = max(buckets, key=lost_share)
     if lost_share(lossy) > (0.0, 0.0):
         low, high = lost_share(lossy)
         summary = fmt.percent_interval(LossRatio(low, high))
@@ -132,26 +134,26 @@ def describe_panels(series: Series, sla_periods: SlaPeriods, zone: Zone) -> str:
     minutes = sum(verdicts.values())
     what = fmt.counted(minutes, "minute")
     if series.bucket_s > WINDOW_S:
-        number = len(found)
+        number = len(buckets)
         what += f" in {fmt.counted(number, PERIODS[series.bucket_s])}"
     return f"{what}: {'; '.join(parts)}"
 
 
 def describe_consumer_lag(lag: ConsumerLag, zone: Zone) -> str:
     """Return the highest of any node, and the groups of which nothing is known."""
-    found = [
-        (bucket.offsets_max, of.node, bucket)
-        for of, buckets in lag.series.items()
+    lagging = [
+        (bucket.offsets_max, group.node, bucket)
+        for group, buckets in lag.series.items()
         for bucket in buckets
         if bucket.offsets_max is not None
     ]
     summary = ""
-    if found:
-        offsets, node, bucket = max(found, key=itemgetter(0))
+    if lagging:
+        offsets, node, bucket = max(lagging, key=itemgetter(0))
         behind = f" ({fmt.duration(bucket.behind_max_ms)} behind)" if offsets else ""
-        at = zone.clock(bucket.start_s, date=True)
-        summary = f"; highest consumer lag {fmt.count(offsets)}{behind} of {node} at {at}"
-    unknown = lag.watched.items() - {(of.node, of.group) for of in lag.series}
+        moment = zone.clock(bucket.start_s, date=True)
+        summary = f"; highest consumer lag {fmt.count(offsets)}{behind} of {node} at {moment}"
+    unknown = lag.watched.items() - {(group.node, group.group) for group in lag.series}
     if unknown:
         named = ", ".join(f"{group} ({node})" for node, group in lag.watched.items() if (node, group) in unknown)
         summary += f"; no consumer lag is known of {named}"

@@ -17,30 +17,30 @@ _WIDER: Final = 3
 """A double click with nothing to go back to shows a span so many times as long."""
 
 
-def of_click(here: Address, pipeline: str, click: Any) -> Address:
+def of_click(address: Address, pipeline: str, click: Any) -> Address:
     """Return a minute's window; an hour or a day is shown as a span of its own."""
     found = _clicked(click)
     if found is None:
-        return here
+        return address
     start_s, length_s = found
-    return of_bucket(here, pipeline, start_s, length_s)
+    return of_bucket(address, pipeline, start_s, length_s)
 
 
-def of_bucket(here: Address, pipeline: str, start_s: int, length_s: int) -> Address:
+def of_bucket(address: Address, pipeline: str, start_s: int, length_s: int) -> Address:
     """Return the address with more about one bucket."""
     if length_s == WINDOW_S:
-        return here.to(links.window(pipeline, start_s))
-    return here.over(ShownRange(start_s, start_s + length_s))
+        return address.to(links.window(pipeline, start_s))
+    return address.over(ShownRange(start_s, start_s + length_s))
 
 
-def of_zoom(here: Address, zoom: Any, offset_s: int) -> Address:
+def of_zoom(address: Address, zoom: Any, offset_s: int) -> Address:
     """Return the span that was dragged over, in whole minutes."""
     ends = _dragged(zoom, offset_s)
     if ends is None:
-        return here
+        return address
     from_s = int(ends[0]) // WINDOW_S * WINDOW_S
     to_s = -(-int(ends[1]) // WINDOW_S) * WINDOW_S
-    return here.over(ShownRange(from_s, max(to_s, from_s + WINDOW_S)))
+    return address.over(ShownRange(from_s, max(to_s, from_s + WINDOW_S)))
 
 
 def is_double_click(zoom: Any) -> bool:
@@ -48,24 +48,24 @@ def is_double_click(zoom: Any) -> bool:
     return isinstance(zoom, dict) and bool(zoom.get("xaxis.autorange"))
 
 
-def back(here: Address, before: list[str], now_s: float) -> tuple[Address, list[str]]:
+def back(address: Address, before: list[str], now_s: float) -> tuple[Address, list[str]]:
     """Return where a double click leads, and what is left to go back to: to what was shown before the last zoom, else
     to a wider span around this one. `before`: queries of the page, the last zoom's last."""
-    left = list(before)
-    while left:
-        asked = Address.parse(here.path, left.pop())
-        if asked.query != here.query:
-            return asked, left
-    span = shown_range(here.query, now_s)
+    earlier = list(before)
+    while earlier:
+        target = Address.parse(address.path, earlier.pop())
+        if target.query != address.query:
+            return target, earlier
+    span = shown_range(address.query, now_s)
     wider_s = min(_WIDER * span.length_s, MAX_SPAN_S)
     now_end_s = -(-int(now_s) // WINDOW_S) * WINDOW_S
     to_s = min(span.to_s + (wider_s - span.length_s) // 2 // WINDOW_S * WINDOW_S, max(span.to_s, now_end_s))
-    return here.over(ShownRange(to_s - wider_s, to_s)), []
+    return address.over(ShownRange(to_s - wider_s, to_s)), []
 
 
-def of_path(here: Address, path: str | None) -> Address:
+def of_path(address: Address, path: str | None) -> Address:
     """Return the path whose hops are stacked; the slowest is not named."""
-    return here.asking(path=None if path in (None, SLOWEST) else path)
+    return address.asking(path=None if path in (None, SLOWEST) else path)
 
 
 def _clicked(click: Any) -> tuple[int, int] | None:
@@ -89,7 +89,7 @@ def _dragged(zoom: Any, offset_s: int) -> tuple[float, float] | None:
     return min(from_s, to_s), max(from_s, to_s)
 
 
-def path_of(here: Address, graph: Graph) -> str:
+def path_of(address: Address, graph: Graph) -> str:
     """Return the path that the address names: a delivery node, or SLOWEST."""
-    path = here.query.get("path", SLOWEST)
+    path = address.query.get("path", SLOWEST)
     return path if path in deliveries(graph) else SLOWEST

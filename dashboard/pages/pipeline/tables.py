@@ -43,17 +43,17 @@ PERIODS: Final = {60: "minute", 3_600: "hour", 86_400: "day"}
 """Names of buckets by their length (s)."""
 
 
-def shares_box(panels: Panels, here: Address) -> Part:
+def shares_box(panels: Panels, address: Address) -> Part:
     graph, total = panels.stored.definition.graph, panels.series.total
-    path = steps.path_of(here, graph)
-    found = shares({} if total is None else hops.path_ms(total.lags, graph, None if path == SLOWEST else path))
+    path = steps.path_of(address, graph)
+    shares_ = shares({} if total is None else hops.path_ms(total.lags, graph, None if path == SLOWEST else path))
     hue = hues(graph.steps)
-    longest_ms = max((share.p95_ms for share in found), default=0.0)
+    longest_ms = max((share.p95_ms for share in shares_), default=0.0)
     size = str(PIE_PX)
-    image = picture(pie(found, hue), "the same as a pie", className="pie", width=size, height=size)
+    image = picture(pie(shares_, hue), "the same as a pie", className="pie", width=size, height=size)
     rows = bare_table(
         ("", "", TableColumn("", "number"), TableColumn("", "number")),
-        [share_row(share, longest_ms, hue) for share in found],
+        [share_row(share, longest_ms, hue) for share in shares_],
         tabularNums=True,
         verticalSpacing=3,
         horizontalSpacing=6,
@@ -61,7 +61,7 @@ def shares_box(panels: Panels, here: Address) -> Part:
         withRowBorders=False,
     )
     about = dmc.Text("p95 over the whole span, from merged sketches", size="sm", className="faint")
-    return [dmc.Title("Share of each hop of the lag", order=2, fz=16), about, image if found else None, rows]
+    return [dmc.Title("Share of each hop of the lag", order=2, fz=16), about, image if shares_ else None, rows]
 
 
 def share_row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> list[Part]:
@@ -76,7 +76,7 @@ def share_row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> list[P
     ]
 
 
-def worst_table(panels: Panels, here: Address) -> Part:
+def worst_table(panels: Panels, address: Address) -> Part:
     """Return the way to a bucket for those who do not click on figures."""
     series = panels.series
     what = PERIODS[series.bucket_s]
@@ -86,7 +86,7 @@ def worst_table(panels: Panels, here: Address) -> Part:
         summary = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
         return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
     columns: list[TableColumn | str] = [
-        names(f"{what.capitalize()} ({here.zone.label(found[0].start_s)})"),
+        names(f"{what.capitalize()} ({address.zone.label(found[0].start_s)})"),
         "Verdict",
         number("Loss"),
         number(f"E2E {', '.join(panels.sla_periods.percentiles)}"),
@@ -94,7 +94,7 @@ def worst_table(panels: Panels, here: Address) -> Part:
     dated = series.span.length_s > PERIOD_S["day"]
     rows = bare_table(
         columns,
-        [_row(bucket, panels, here, dated) for bucket in found],
+        [_row(bucket, panels, address, dated) for bucket in found],
         striped=True,
         tabularNums=True,
         verticalSpacing=4,
@@ -105,17 +105,17 @@ def worst_table(panels: Panels, here: Address) -> Part:
     return html.Div([title, dmc.TableScrollContainer(rows, minWidth=300, type="native")])
 
 
-def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> list[Part]:
+def _row(bucket: Bucket, panels: Panels, address: Address, dated: bool) -> list[Part]:
     look, loss = VERDICTS[bucket.verdict], drawn_loss(bucket)
-    href = steps.of_bucket(here, panels.stored.name, bucket.start_s, bucket.length_s).href
-    at = moment(here.zone.clock(bucket.start_s, date=dated), utc(bucket.start_s))
+    href = steps.of_bucket(address, panels.stored.name, bucket.start_s, bucket.length_s).href
+    when = moment(address.zone.clock(bucket.start_s, date=dated), utc(bucket.start_s))
     interval = None if loss is None else LossRatio(*loss)
-    of = f"{panels.sla_periods.percentile(bucket)} " if len(panels.sla_periods.percentiles) > 1 else ""
+    percentile = f"{panels.sla_periods.percentile(bucket)} " if len(panels.sla_periods.percentiles) > 1 else ""
     return [
-        dmc.Anchor(at, href=href, size="sm"),
+        dmc.Anchor(when, href=href, size="sm"),
         f"{look.icon} {look.word}",
         fmt.percent_interval(interval),
-        f"{of}{fmt.duration(panels.sla_periods.lag_ms(bucket))}",
+        f"{percentile}{fmt.duration(panels.sla_periods.lag_ms(bucket))}",
     ]
 
 
@@ -149,14 +149,14 @@ def reasons_box(total: Bucket | None) -> Part | None:
     )
 
 
-def quality_panel(rows: Sequence[QualityRow], pipeline: str, here: Address) -> Part | None:
+def quality_panel(rows: Sequence[QualityRow], pipeline: str, address: Address) -> Part | None:
     """Return the table of qualities; None where no minute of the span is closed."""
     if not rows:
         return None
     shown = table(
         "Quality of data",
         [names("Stage"), *map(number, QUALITIES.values())],
-        [[place_label(row.stage.label), *(_cell(cell, pipeline, here) for cell in row.cells)] for row in rows],
+        [[place_label(row.stage.label), *(_cell(cell, pipeline, address) for cell in row.cells)] for row in rows],
         striped=True,
         tabularNums=True,
         verticalSpacing=4,
@@ -169,14 +169,14 @@ def quality_panel(rows: Sequence[QualityRow], pipeline: str, here: Address) -> P
     return dmc.Paper([title, about, shown], p="sm", withBorder=True)
 
 
-def _cell(cell: QualityCell | None, pipeline: str, here: Address) -> Part:
+def _cell(cell: QualityCell | None, pipeline: str, address: Address) -> Part:
     if cell is None:
         return dmc.TableTd(fmt.NOTHING, className="number faint")
     look = QUALITY_VERDICTS[cell.verdict]
     value: Any = quality_value(cell)
     if cell.worst_s is not None:
-        hint = f"worst in the minute of {here.zone.clock(cell.worst_s, date=True)}, {utc(cell.worst_s)}"
-        href = here.to(links.window(pipeline, cell.worst_s)).href
+        hint = f"worst in the minute of {address.zone.clock(cell.worst_s, date=True)}, {utc(cell.worst_s)}"
+        href = address.to(links.window(pipeline, cell.worst_s)).href
         value = dmc.Anchor(html.Span(value, title=hint), href=href, size="sm")
     sign = html.Span(look.icon, role="img", className=f"of-{look.role}", **aria(label=look.word.lower()))
     target = dmc.Text(quality_target(cell), size="xs", className="faint")

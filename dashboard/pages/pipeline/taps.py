@@ -22,14 +22,14 @@ _POLLED: Final = (
 )
 
 
-def taps_panel(taps: Sequence[TapStatus], here: Address, now_s: float) -> Part | None:
+def taps_panel(taps: Sequence[TapStatus], address: Address, now_s: float) -> Part | None:
     """Return the table of taps; None for a pipeline without any."""
     if not taps:
         return None
     shown = table(
         "Taps",
         _COLUMNS,
-        [_row(tap, here.zone, now_s) for tap in taps],
+        [_row(tap, address.zone, now_s) for tap in taps],
         striped=True,
         tabularNums=True,
         verticalSpacing=4,
@@ -51,15 +51,15 @@ def _row(tap: TapStatus, zone: Zone, now_s: float) -> list[Part]:
         _state(tap),
         _through(tap, zone, now_s),
         _records(tap),
-        [_unreadable(found, zone) for found in tap.unreadable] or "none",
+        [_unreadable(records, zone) for records in tap.unreadable] or "none",
     ]
 
 
 def _source(tap: TapStatus) -> list[Any]:
-    of = f" on {tap.tap.cluster}" if tap.tap.cluster else ""
+    cluster = f" on {tap.tap.cluster}" if tap.tap.cluster else ""
     if tap.tap.group is None:
-        return [f"topic {tap.tap.topic}{of}"]
-    lines = [f"group {tap.tap.group}", _faint(f"of topic {tap.tap.topic}{of}")]
+        return [f"topic {tap.tap.topic}{cluster}"]
+    lines = [f"group {tap.tap.group}", _faint(f"of topic {tap.tap.topic}{cluster}")]
     return [*lines, _faint(_COMMITS[tap.commits])] if tap.commits in _COMMITS else lines
 
 
@@ -73,9 +73,9 @@ def _through(tap: TapStatus, zone: Zone, now_s: float) -> list[Any]:
     if tap.through_s is None:
         return [fmt.NOTHING]
     dated = now_s - tap.through_s > 43_200
-    at = moment(zone.clock(tap.through_s, seconds=True, date=dated), utc(tap.through_s))
+    when = moment(zone.clock(tap.through_s, seconds=True, date=dated), utc(tap.through_s))
     behind = "" if tap.state is TapState.READING else f"{fmt.duration_s(tap.behind_s)} behind"
-    return [at, _faint(behind)] if behind else [at]
+    return [when, _faint(behind)] if behind else [when]
 
 
 def _records(tap: TapStatus) -> list[Any]:
@@ -87,10 +87,10 @@ def _records(tap: TapStatus) -> list[Any]:
     return [fmt.count(tap.records), *(_faint(f"{fmt.count(number)} {what}") for number, what in more if number)]
 
 
-def _unreadable(found: UnreadableCount, zone: Zone) -> Part:
-    at = moment(zone.clock(found.at_s, seconds=True, date=True), utc(found.at_s))
-    example = [" such as ", html.Code(found.place), " of ", at]
-    return html.Div([f"{fmt.count(found.count)} {found.reason}", _faint(example)])
+def _unreadable(records: UnreadableCount, zone: Zone) -> Part:
+    when = moment(zone.clock(records.at_s, seconds=True, date=True), utc(records.at_s))
+    example = [" such as ", html.Code(records.place), " of ", when]
+    return html.Div([f"{fmt.count(records.count)} {records.reason}", _faint(example)])
 
 
 def _faint(text: Any) -> Part:

@@ -32,14 +32,14 @@ class PortfolioIds(StrEnum):
     CONTENT = "portfolio-content"
 
 
-def frame(_params: Mapping[str, str], here: Address) -> Part:
+def frame(_params: Mapping[str, str], address: Address) -> Part:
     controls = dmc.Group(
         [
             dmc.TextInput(
                 id=PortfolioIds.MATCH,
                 label="Pipelines whose labels match",
                 placeholder="team=web tier!=test",
-                value=here.query.get("match", ""),
+                value=address.query.get("match", ""),
                 debounce=True,
                 size="xs",
                 w={"base": "100%", "sm": 280},
@@ -62,9 +62,9 @@ def read(visit: Visit) -> Portfolio:
     Raises:
         Instead: the address cannot be read, or there is no pipeline at all.
     """
-    here, now_s = visit.address, visit.now_s
+    address, now_s = visit.address, visit.now_s
     try:
-        span, matchers = asked(here, now_s), parse_matchers([here.query.get("match", "")])
+        span, matchers = asked(address, now_s), parse_matchers([address.query.get("match", "")])
     except UsageError as error:
         raise Instead(alert("No such portfolio", str(error), "orange", "?")) from None
     portfolio = make_portfolio(visit.store, matchers, span, now_s)

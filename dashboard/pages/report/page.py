@@ -40,7 +40,7 @@ class ReportIds(StrEnum):
     CONTENT = "report-content"
 
 
-def frame(params: Mapping[str, str], here: Address) -> Part:
+def frame(params: Mapping[str, str], address: Address) -> Part:
     controls = dmc.Group(
         [
             dmc.Select(id=ReportIds.RANGE, label="Range", data=[], allowDeselect=False, size="xs", w=170),
@@ -54,13 +54,13 @@ def frame(params: Mapping[str, str], here: Address) -> Part:
         my="sm",
     )
     title = dmc.Title(f"SLA report: {params['pipeline']}", order=1, fz="h2")
-    head = dmc.Group([title, html.Div(_nav(here), id=ReportIds.NAV)])
+    head = dmc.Group([title, html.Div(_nav(address), id=ReportIds.NAV)])
     # not live: a refresh would have all of it read aloud
     return html.Div([head, controls, live(ReportIds.NOTICE), html.Div(id=ReportIds.CONTENT, **aria(busy="true"))])
 
 
-def _nav(here: Address) -> Part:
-    return pipeline_nav(elsewhere(here), here.path.split("/")[2], "report")
+def _nav(address: Address) -> Part:
+    return pipeline_nav(elsewhere(address), address.path.split("/")[2], "report")
 
 
 def read(visit: Visit) -> Report:
@@ -69,36 +69,36 @@ def read(visit: Visit) -> Report:
     Raises:
         Instead: the address cannot be read, or names no pipeline.
     """
-    here, now_s = visit.address, visit.now_s
+    address, now_s = visit.address, visit.now_s
     try:
-        return make_report(visit.store, visit.pipeline, asked(here, now_s), now_s, here.query.get("source"))
+        return make_report(visit.store, visit.pipeline, asked(address, now_s), now_s, address.query.get("source"))
     except UnknownPipeline:
-        raise Instead(notices.unknown_pipeline(visit.pipeline, visit.store.names(), here)) from None
+        raise Instead(notices.unknown_pipeline(visit.pipeline, visit.store.names(), address)) from None
     except (BadTime, BadSpan) as error:
         raise Instead(alert("No such range", str(error), "orange", "?")) from None
     except UsageError as error:
         raise Instead(alert("No such source", str(error), "orange", "?")) from None
 
 
-def asked(here: Address, now_s: float) -> CalendarRange:
+def asked(address: Address, now_s: float) -> CalendarRange:
     """Return the range that an address asks for, as the API reads it.
 
     Raises:
         BadTime, BadSpan: it makes no sense.
     """
-    query = here.query
+    query = address.query
     range_ = None if "from" in query else query.get("range")
-    return choose(range_, query.get("from"), query.get("to"), here.zone.name, now_s)
+    return choose(range_, query.get("from"), query.get("to"), address.zone.name, now_s)
 
 
-def elsewhere(here: Address) -> Address:
+def elsewhere(address: Address) -> Address:
     """Return the same time, as pages that know no calendar are asked for it."""
     try:
-        span = asked(here, time.time())
+        span = asked(address, time.time())
     except UsageError:
-        return here.named(None)
-    is_known = "from" not in here.query and here.query.get("range") in RANGES_S
-    return here if is_known else here.over(ShownRange(span.from_s, span.to_s))
+        return address.named(None)
+    is_known = "from" not in address.query and address.query.get("range") in RANGES_S
+    return address if is_known else address.over(ShownRange(span.from_s, span.to_s))
 
 
 def range_control(id_: str) -> Control:
@@ -119,27 +119,27 @@ def earlier_control(id_: str) -> Control:
     return Control(id_, leads=lambda address, _clicks: _earlier(address), prop="n_clicks")
 
 
-def _earlier(here: Address) -> Address:
+def _earlier(address: Address) -> Address:
     try:
-        before = previous(asked(here, time.time()))
+        before = previous(asked(address, time.time()))
     except UsageError:
-        return here
-    return here.named(before.name) if before.name else here.over(ShownRange(before.from_s, before.to_s))
+        return address
+    return address.named(before.name) if before.name else address.over(ShownRange(before.from_s, before.to_s))
 
 
-def applied(here: Address, _clicks: int | None, from_: str | None, to: str | None) -> Address:
+def applied(address: Address, _clicks: int | None, from_: str | None, to: str | None) -> Address:
     """Return the same page over the moments of the date pickers. What only repeats the address leads nowhere."""
-    return here.between(from_, to) if from_ and to and (from_, to) != _filled(here) else here
+    return address.between(from_, to) if from_ and to and (from_, to) != _filled(address) else address
 
 
-def _filled(here: Address) -> tuple[str, str] | tuple[None, None]:
+def _filled(address: Address) -> tuple[str, str] | tuple[None, None]:
     """Return the initial values of the date pickers: an ambiguous time cannot be read back from them. None: the address
     names no range."""
     try:
-        span = asked(here, time.time())
+        span = asked(address, time.time())
     except UsageError:
         return None, None
-    return here.zone.typed(span.from_s), here.zone.typed(span.to_s)
+    return address.zone.typed(span.from_s), address.zone.typed(span.to_s)
 
 
 PAGE: Final = Page(

@@ -24,16 +24,16 @@ from lagloss_server.sums.error_budget import Status
 _ASKED: Final = ("range", "from", "to", "zone", "source")
 
 
-def report_part(report: Report, here: Address, dark: bool) -> Part:
+def report_part(report: Report, address: Address, dark: bool) -> Part:
     """Return the status, downloads, and every section in the order in which it is read."""
-    files = downloads(f"{API}/pipelines/{quote(report.pipeline)}/report", here)
+    files = downloads(f"{API}/pipelines/{quote(report.pipeline)}/report", address)
     head = dmc.Group([status_badge(report.status), files], justify="space-between")
-    choice = source_choice(here, report.source_names, report.source)
+    choice = source_choice(address, report.source_names, report.source)
     return html.Div(
         [
             *([] if choice is None else [choice]),
             head,
-            *(_section(section, report, here, dark) for section in sections(report)),
+            *(_section(section, report, address, dark) for section in sections(report)),
         ]
     )
 
@@ -43,13 +43,13 @@ def status_badge(status: Status) -> Part:
     return badge(look.word, look.icon, look.colour, "lg")
 
 
-def downloads(route: str, here: Address, *more: str) -> Part:
+def downloads(route: str, address: Address, *more: str) -> Part:
     """Return the same figures as files; made anew, of the same range. `more`: further parameters of the route."""
-    asked = {key: value for key, value in here.query.items() if key in (*_ASKED, *more)}
+    parameters = {key: value for key, value in address.query.items() if key in (*_ASKED, *more)}
     anchors = [
         html.A(
             name.upper(),
-            href=route + Address(query={**asked, "format": name}).search,
+            href=route + Address(query={**parameters, "format": name}).search,
             download="",
             className="nav-link",
         )
@@ -58,13 +58,13 @@ def downloads(route: str, here: Address, *more: str) -> Part:
     return html.Div(["Download: ", *anchors], **aria(label="downloads"), role="group")
 
 
-def _section(section: ReportSection, report: Report, here: Address, dark: bool) -> Part:
+def _section(section: ReportSection, report: Report, address: Address, dark: bool) -> Part:
     chart = None
     if section.chart == "burn-down":
         figure = burn_down_figure(report, dark)
         chart = dcc.Graph(figure=figure, config={"displayModeBar": False}, className="chart")
     if section.chart == "days":
-        chart = _strip(report, here)
+        chart = _strip(report, address)
     return section_part(section, chart)
 
 
@@ -72,24 +72,24 @@ def section_part(section: ReportSection, chart: Part | None = None) -> Part:
     """Return a section, its chart between sentences and table."""
     parts: list[Any] = [dmc.Title(section.title, order=2, fz="lg", mt="lg", mb=4)]
     parts += [dmc.Text(sentence, size="sm", mb=4) for sentence in section.sentences]
-    parts += [each for each in (chart, section.table and _table(section.table, section.title)) if each is not None]
+    parts += [part for part in (chart, section.table and _table(section.table, section.title)) if part is not None]
     return html.Section(parts)
 
 
-def _strip(report: Report, here: Address) -> Part:
+def _strip(report: Report, address: Address) -> Part:
     """Draw a square per day, marked by colour and sign; a day of which nothing is known is an empty frame."""
-    return html.Ol([html.Li(_day(day, report, here)) for day in report.days], className="days")
+    return html.Ol([html.Li(_day(day, report, address)) for day in report.days], className="days")
 
 
 def _day(day: Figures, report: Report, here: Address) -> Part:
     look = STATUSES[day.status]
-    known = bool(day.known.closed)
-    note = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if known else 'nothing known'}"
+    is_closed = bool(day.known.closed)
+    note = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if is_closed else 'nothing known'}"
     address = here.to(links.pipeline(report.pipeline)).over(ShownRange(day.from_s, day.to_s))
     return html.A(
-        icon(look.icon if known else " "),
+        icon(look.icon if is_closed else " "),
         href=address.href,
-        className=f"day day-{day.status if known else 'blank'}",
+        className=f"day day-{day.status if is_closed else 'blank'}",
         title=note,
         **aria(label=note),
     )

@@ -35,14 +35,14 @@ class RunsId(StrEnum):
     CONTENT = "runs-content"
 
 
-def frame(params: Mapping[str, str], here: Address) -> Part:
+def frame(params: Mapping[str, str], address: Address) -> Part:
     name = params["pipeline"]
-    title = dmc.Group([dmc.Title(f"Runs of {name}", order=1, fz=22), pipeline_nav(here, name, "runs")], mb="xs")
+    title = dmc.Group([dmc.Title(f"Runs of {name}", order=1, fz=22), pipeline_nav(address, name, "runs")], mb="xs")
     range_ = dmc.Select(
         id=RunsId.RANGE,
         label="Range",
         data=list(_RANGES),
-        value=_shown(here),
+        value=_shown(address),
         allowDeselect=False,
         size="xs",
         w=120,
@@ -52,8 +52,8 @@ def frame(params: Mapping[str, str], here: Address) -> Part:
     return html.Div([title, range_, live(RunsId.NOTICE), html.Div(id=RunsId.CONTENT, **aria(busy="true"))])
 
 
-def _shown(here: Address) -> str | None:
-    return None if "from" in here.query else here.query.get("range", DEFAULT_RANGE)
+def _shown(address: Address) -> str | None:
+    return None if "from" in address.query else address.query.get("range", DEFAULT_RANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ def read(visit: Visit) -> RunsRead:
     Raises:
         Instead: there is no pipeline or run of this name, or the pipeline has no jobs.
     """
-    here, pipeline = visit.address, visit.pipeline
-    span, run_id = shown_range(here.query, visit.now_s, DEFAULT_RANGE), here.query.get("run")
+    address, pipeline = visit.address, visit.pipeline
+    span, run_id = shown_range(address.query, visit.now_s, DEFAULT_RANGE), address.query.get("run")
     try:
         jobs = read_job_runs(visit.store, pipeline, span.from_s, span.to_s, visit.now_s)
-        named = read_run(visit.store, pipeline, run_id, here.query.get("dag")) if run_id else None
+        named = read_run(visit.store, pipeline, run_id, address.query.get("dag")) if run_id else None
     except UnknownPipeline:
-        raise Instead(notices.unknown_pipeline(pipeline, visit.store.names(), here)) from None
+        raise Instead(notices.unknown_pipeline(pipeline, visit.store.names(), address)) from None
     except UnknownRun as error:
         raise Instead(alert("No such run", str(error), "orange", "?")) from None
     if not jobs:
@@ -95,9 +95,9 @@ def read(visit: Visit) -> RunsRead:
 
 
 def _content(runs: RunsRead, visit: Visit) -> Part:
-    here, dark = visit.address, visit.dark
-    shown = [] if runs.shown is None else [run_part(runs.shown, here, visit.now_s, dark)]
-    return dmc.Stack([*shown, *(job_part(job, here, dark) for job in runs.jobs)], gap="sm")
+    address, dark = visit.address, visit.dark
+    shown = [] if runs.shown is None else [run_part(runs.shown, address, visit.now_s, dark)]
+    return dmc.Stack([*shown, *(job_part(job, address, dark) for job in runs.jobs)], gap="sm")
 
 
 PAGE: Final = Page(

@@ -31,21 +31,21 @@ _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": 
 _RECORDS: Final = ("In", "Out", "Lost", "Late", "Twice", "Corrupted")
 
 
-def run_part(of: HourRun, here: Address, now_s: float, dark: bool) -> Part:
+def run_part(hour_run: HourRun, address: Address, now_s: float, dark: bool) -> Part:
     """Draw one run: what became of it, its hour, and its tasks as a Gantt chart and as a table."""
-    run = of.run
-    figure = run_gantt(run, 1_000 * now_s, here.zone, dark)
+    run = hour_run.run
+    figure = run_gantt(run, 1_000 * now_s, address.zone, dark)
     took = f" after {run.duration_words}" if run.has_ended else ""
-    hour = ["hour ", _hour(of, here), f", {run.run_id}"]
+    hour = ["hour ", _hour(hour_run, address), f", {run.run_id}"]
     chart = dcc.Graph(id="runs-gantt", figure=figure, config=_CONFIG, style={"height": figure.layout.height})
     heads = ("Task", "Try", "State", "Began", "Took")
-    rows = [_try(each, here) for each in run.tries]
+    rows = [_try(task_try, address) for task_try in run.tries]
     return dmc.Paper(
         [
             dmc.Group([dmc.Title(run.dag, order=2, fz=16), badge(*STATES[run.state]), f"{run.state}{took}"], gap="xs"),
             dmc.Text(hour, size="sm", className="faint"),
-            dmc.Text(of.why, fw=600) if of.why else None,
-            dmc.Text(_records_words(of), size="sm"),
+            dmc.Text(hour_run.why, fw=600) if hour_run.why else None,
+            dmc.Text(_records_words(hour_run), size="sm"),
             html.Div(chart, role="img", **aria(label=f"Gantt chart of {run.run_id}; the table below says the same")),
             table(f"tasks of {run.run_id}", heads, rows) if rows else dmc.Text("No task is known of it.", size="sm"),
         ],
@@ -54,53 +54,55 @@ def run_part(of: HourRun, here: Address, now_s: float, dark: bool) -> Part:
     )
 
 
-def _try(each: TaskTry, here: Address) -> list[Part]:
-    began_s = None if each.started_ms is None else each.started_ms / 1_000
+def _try(task_try: TaskTry, address: Address) -> list[Part]:
+    began_s = None if task_try.started_ms is None else task_try.started_ms / 1_000
     return [
-        each.label,
-        str(each.number) if each.number else fmt.NOTHING,
-        badge(*STATES[each.state], size="sm"),
-        fmt.NOTHING if began_s is None else moment(here.zone.clock(began_s, seconds=True), utc(began_s, seconds=True)),
-        fmt.duration(each.duration_ms),
+        task_try.label,
+        str(task_try.number) if task_try.number else fmt.NOTHING,
+        badge(*STATES[task_try.state], size="sm"),
+        fmt.NOTHING
+        if began_s is None
+        else moment(address.zone.clock(began_s, seconds=True), utc(began_s, seconds=True)),
+        fmt.duration(task_try.duration_ms),
     ]
 
 
-def _records_words(of: HourRun) -> str:
-    if of.hour is None:
+def _records_words(hour_run: HourRun) -> str:
+    if hour_run.hour is None:
         return "No minute of its hour is closed."
-    named = zip(_RECORDS, _records(of), strict=True)
-    known = f"{of.hour.closed} of {fmt.counted(of.hour.minutes, 'minute')} closed"
-    return f"{', '.join(f'{name.lower()} {cell}' for name, cell in named)}; {known}."
+    named = zip(_RECORDS, _records(hour_run), strict=True)
+    closed = f"{hour_run.hour.closed} of {fmt.counted(hour_run.hour.minutes, 'minute')} closed"
+    return f"{', '.join(f'{name.lower()} {cell}' for name, cell in named)}; {closed}."
 
 
-def _records(of: HourRun) -> list[str]:
-    if of.hour is None:
+def _records(hour_run: HourRun) -> list[str]:
+    if hour_run.hour is None:
         return [fmt.NOTHING] * len(_RECORDS)
-    rest = (of.hour.late, of.hour.duplicated, of.hour.corrupted)
+    rest = (hour_run.hour.late, hour_run.hour.duplicated, hour_run.hour.corrupted)
     return [
-        fmt.count(of.hour.messages),
-        fmt.count(of.hour.delivered),
-        fmt.count_interval(of.hour.lost),
+        fmt.count(hour_run.hour.messages),
+        fmt.count(hour_run.hour.delivered),
+        fmt.count_interval(hour_run.hour.lost),
         *map(fmt.count, rest),
     ]
 
 
-def _hour(of: HourRun, here: Address) -> Part:
+def _hour(hour_run: HourRun, address: Address) -> Part:
     """Return the hour that a run processes, as a link to its minutes."""
-    run, zone = of.run, here.zone
+    run, zone = hour_run.run, address.zone
     text = f"{zone.clock(run.hour.from_s, date=True)}–{zone.clock(run.hour.to_s)}"
-    pipeline = here.path.split("/")[2]
-    href = here.to(links.pipeline(pipeline)).over(ShownRange(run.hour.from_s, run.hour.to_s)).href
+    pipeline = address.path.split("/")[2]
+    href = address.to(links.pipeline(pipeline)).over(ShownRange(run.hour.from_s, run.hour.to_s)).href
     return dmc.Anchor(moment(text, f"{utc(run.hour.from_s)} to {utc(run.hour.to_s)}"), href=href, inherit=True)
 
 
-def job_part(job: JobRuns, here: Address, dark: bool) -> Part:
+def job_part(job: JobRuns, address: Address, dark: bool) -> Part:
     """Draw a job: its numbers, durations run by run, tasks with the slowest first, and runs with their hours."""
     stats = job.stats
-    in_order = [each.run for each in reversed(job.runs)]
+    in_order = [hour_run.run for hour_run in reversed(job.runs)]
     chart = dcc.Graph(
         id={"type": "runs-durations", "dag": job.job.dag},
-        figure=durations(stats, in_order, here.zone, dark),
+        figure=durations(stats, in_order, address.zone, dark),
         config=_CONFIG,
     )
     label = f"durations of the runs of {job.job.dag}; the tables below say the same"
@@ -112,7 +114,7 @@ def job_part(job: JobRuns, here: Address, dark: bool) -> Part:
         dmc.Title("Tasks, the slowest first", order=3, fz=14, mt="sm"),
         table(f"tasks of {job.job.dag}", tasks, _tasks(stats)),
         dmc.Title("Runs, the newest first, with the records of their hours", order=3, fz=14, mt="sm"),
-        table(f"runs of {job.job.dag}", heads, [_run(each, here) for each in job.runs]),
+        table(f"runs of {job.job.dag}", heads, [_run(hour_run, address) for hour_run in job.runs]),
     ]
     return dmc.Paper(
         [
@@ -169,14 +171,14 @@ def _tasks(stats: JobStats) -> list[list[Part]]:
     ]
 
 
-def _run(of: HourRun, here: Address) -> list[Part]:
-    run = of.run
+def _run(hour_run: HourRun, address: Address) -> list[Part]:
+    run = hour_run.run
     return [
-        _hour(of, here),
-        dmc.Anchor(run.run_id, href=here.asking(dag=run.dag, run=run.run_id).href, inherit=True, className="breaks"),
+        _hour(hour_run, address),
+        dmc.Anchor(run.run_id, href=address.asking(dag=run.dag, run=run.run_id).href, inherit=True, className="breaks"),
         badge(*STATES[run.state], size="sm"),
         run.duration_words,
         fmt.duration(run.delay_ms),
-        *_records(of),
-        html.Span(of.why or "", className="breaks"),
+        *_records(hour_run),
+        html.Span(hour_run.why or "", className="breaks"),
     ]

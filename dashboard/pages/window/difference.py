@@ -18,21 +18,21 @@ from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.difference import Difference, difference_in
 
 
-def draw_difference(services: Services, pipeline: str, start_s: int, here: Address) -> Part:
+def draw_difference(services: Services, pipeline: str, start_s: int, address: Address) -> Part:
     """Read the log: to be called in its threads. Raises UnknownPipeline."""
-    source, target = here.query.get("a"), here.query.get("b")
+    source, target = address.query.get("a"), address.query.get("b")
     if not source or not target:
         return dmc.Text("Choose two points: which messages were at the first and not at the second?", c="dimmed")
     try:
         counted = count_difference(services.store, pipeline, start_s, source, target)
-        found = difference_in(
+        difference = difference_in(
             services.logged.read(services.store, services.log, pipeline, start_s).found, source, target
         )
     except UnknownCheckpoint as error:
         return dmc.Text(str(error))
     except (IdsHidden, *UNREADABLE) as error:
         return _by_count(counted, source, target, str(error))
-    return _by_name(found, pipeline, start_s, here, services.trace_links)
+    return _by_name(difference, pipeline, start_s, address, services.trace_links)
 
 
 def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
@@ -43,27 +43,34 @@ def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
     return dmc.Text(f"{summary} Their names cannot be read: {why}")
 
 
-def _by_name(found: Difference, pipeline: str, start_s: int, here: Address, traces: TraceLinks) -> Part:
-    csv = links.window_data(pipeline, start_s, "difference", from_=found.source, to=found.target, format="csv")
-    first = f"; the first {fmt.count(len(found.message_ids))} are shown" if found.count > len(found.message_ids) else ""
+def _by_name(difference: Difference, pipeline: str, start_s: int, address: Address, traces: TraceLinks) -> Part:
+    csv = links.window_data(
+        pipeline, start_s, "difference", from_=difference.source, to=difference.target, format="csv"
+    )
+    first = (
+        f"; the first {fmt.count(len(difference.message_ids))} are shown"
+        if difference.count > len(difference.message_ids)
+        else ""
+    )
     names = [
         html.Li(
             [
-                dmc.Anchor(name, href=_href(pipeline, start_s, name, here), size="sm", className="mono"),
-                *_trace(traces.url(found.traces.get(name), start_s)),
+                dmc.Anchor(name, href=_href(pipeline, start_s, name, address), size="sm", className="mono"),
+                *_trace(traces.url(difference.traces.get(name), start_s)),
             ]
         )
-        for name in found.message_ids
+        for name in difference.message_ids
     ]
     return html.Div(
         [
             dmc.Group(
                 [
                     dmc.Text(
-                        f"{fmt.counted(found.count, 'message')} at {found.source} and not at {found.target}{first}.",
+                        f"{fmt.counted(difference.count, 'message')} at {difference.source} and not at "
+                        f"{difference.target}{first}.",
                         fw=600,
                     ),
-                    dmc.Anchor("CSV of all names", href=csv, size="sm", target="_blank") if found.count else None,
+                    dmc.Anchor("CSV of all names", href=csv, size="sm", target="_blank") if difference.count else None,
                 ],
                 gap="sm",
             ),
@@ -76,5 +83,5 @@ def _trace(url: str | None) -> list[Part]:
     return [] if url is None else [" ", outward("trace", url)]
 
 
-def _href(pipeline: str, start_s: int, name: str, here: Address) -> str:
-    return here.to(links.message(pipeline), id=name, around=rfc3339(start_s)).href
+def _href(pipeline: str, start_s: int, name: str, address: Address) -> str:
+    return address.to(links.message(pipeline), id=name, around=rfc3339(start_s)).href

@@ -32,16 +32,18 @@ _HEIGHT_PX: Final = 520
 
 def matrix_grid(
     id_: str,
-    found: WindowRead,
+    result: WindowRead,
     presence: Presence,
     messages: Sequence[MatrixMessage],
-    here: Address,
+    address: Address,
     traces: TraceLinks,
 ) -> Part:
     """`messages`: the rows to show. The footers are of the whole window, whatever is shown of it."""
-    points = shown_points(found.graph, presence)
-    fates = {missing.id_hash: missing.kind for missing in found.missing}
-    rows = [_message_row(message, found, points, fates, here) | _traced(message, found, traces) for message in messages]
+    points = shown_points(result.graph, presence)
+    fates = {missing.id_hash: missing.kind for missing in result.missing}
+    rows = [
+        _message_row(message, result, points, fates, address) | _traced(message, result, traces) for message in messages
+    ]
     columns: list[dict[str, Any]] = [
         _column(
             "message",
@@ -54,13 +56,13 @@ def matrix_grid(
         _column("missing", "Missing at", width=_width(rows, "missing", 480), tooltipField="missing"),
         *([_column("late", "Late", width=_width(rows, "late", 420), tooltipField="late")] if _any_late(rows) else []),
         *_trace_columns(rows),
-        _column("event", f"Event time ({here.zone.label(found.start_s)})", width=180),
+        _column("event", f"Event time ({address.zone.label(result.start_s)})", width=180),
         *(
-            _column(f"c{at}", name, width=max(120, 9 * len(name) + 30), cellRenderer="LagCell")
-            for at, name in enumerate(points)
+            _column(f"c{index}", name, width=max(120, 9 * len(name) + 30), cellRenderer="LagCell")
+            for index, name in enumerate(points)
         ),
     ]
-    return _grid(id_, columns, rows, pinnedBottomRowData=footers(found, presence, points))
+    return _grid(id_, columns, rows, pinnedBottomRowData=footers(result, presence, points))
 
 
 def _width(rows: Iterable[Mapping[str, str]], field: str, most: int) -> int:
@@ -73,18 +75,19 @@ def shown_points(graph: Graph, presence: Presence) -> tuple[str, ...]:
     return tuple(name for name in graph.checkpoints if name in presence.at or not name.endswith((".filtered", ".dead")))
 
 
-def footers(found: WindowRead, presence: Presence, points: Sequence[str]) -> list[dict[str, str]]:
+def footers(result: WindowRead, presence: Presence, points: Sequence[str]) -> list[dict[str, str]]:
     """Count, Per-Node Loss, E2E Loss and E2E Loss %, as in the talk; losses as the window's result has them."""
-    window = found.window
-    talked = [] if window is None else table_rows(window, found.graph)
+    window = result.window
+    talked = [] if window is None else table_rows(window, result.graph)
     lost = {row.checkpoint: fmt.count_interval(row.lost) for row in talked if row.lost}
     counts = {
-        f"c{at}": fmt.count(presence.at[name].size if name in presence.at else 0) for at, name in enumerate(points)
+        f"c{index}": fmt.count(presence.at[name].size if name in presence.at else 0)
+        for index, name in enumerate(points)
     }
-    losses = {f"c{at}": lost[name] for at, name in enumerate(points) if name in lost}
+    losses = {f"c{index}": lost[name] for index, name in enumerate(points) if name in lost}
     for row in (name for name in lost if name.endswith(ANY_OUT)):
         node = row.removesuffix(ANY_OUT)
-        first_out = next(at for at, name in enumerate(points) if name.startswith(f"{node}.out"))
+        first_out = next(index for index, name in enumerate(points) if name.startswith(f"{node}.out"))
         losses[f"c{first_out}"] = f"{lost[row]}{ANY_OUT}"
     return [
         {"message": "Count", "missing": f"{fmt.counted(presence.ids.size, 'message')}", **counts},
@@ -95,18 +98,18 @@ def footers(found: WindowRead, presence: Presence, points: Sequence[str]) -> lis
 
 
 def _message_row(
-    message: MatrixMessage, found: WindowRead, points: Sequence[str], fates: Mapping[int, str], here: Address
+    message: MatrixMessage, result: WindowRead, points: Sequence[str], fates: Mapping[int, str], address: Address
 ) -> dict[str, str]:
-    absent = found.graph.names(_missing_mask(message.missing))
-    cells = {f"c{at}": _cell(message, name, absent) for at, name in enumerate(points)}
+    absent = result.graph.names(_missing_mask(message.missing))
+    cells = {f"c{index}": _cell(message, name, absent) for index, name in enumerate(points)}
     fate = fates.get(message.id_hash)
     where = ", ".join(words.place_label(label) for label in message.missing_at)
     return {
         "message": message.message_id,
         "missing": f"{where} ({words.FATES[fate]})" if where and fate in words.FATES else where,
         "late": str(message.late or ""),
-        "event": fmt.NOTHING if message.event_time_ms is None else here.zone.precise(message.event_time_ms),
-        "href": _href(found, message.message_id, here),
+        "event": fmt.NOTHING if message.event_time_ms is None else address.zone.precise(message.event_time_ms),
+        "href": _href(result, message.message_id, address),
         **cells,
     }
 
@@ -132,21 +135,21 @@ def _cell(message: MatrixMessage, checkpoint: str, absent: Sequence[str]) -> str
     return f"● {fmt.duration(lag)}" + (f" ×{more + 1}" if more else "") + order
 
 
-def missing_grid(id_: str, found: WindowRead, here: Address, traces: TraceLinks) -> Part:
+def missing_grid(id_: str, result: WindowRead, address: Address, traces: TraceLinks) -> Part:
     """Draw the stored missing messages, in place of the matrix if the log cannot be read."""
-    rows = [missing_row(missing, found, here) | _traced(missing, found, traces) for missing in found.missing]
+    rows = [missing_row(missing, result, address) | _traced(missing, result, traces) for missing in result.missing]
     columns = [
         _column("message", "Message", flex=3, minWidth=180, cellRenderer="MessageLink", tooltipField="message"),
         _column("fate", "What", flex=2, minWidth=150),
         _column("place", "Missing at", flex=3, minWidth=180, tooltipField="place"),
         _column("last", "Last checkpoint", flex=2, minWidth=140),
-        _column("seen", f"Last seen ({here.zone.label(found.start_s)})", flex=2, minWidth=190),
+        _column("seen", f"Last seen ({address.zone.label(result.start_s)})", flex=2, minWidth=190),
         *_trace_columns(rows),
     ]
     return _grid(id_, columns, rows)
 
 
-def missing_row(missing: MissingMessage, found: WindowRead, here: Address) -> dict[str, str]:
+def missing_row(missing: MissingMessage, result: WindowRead, address: Address) -> dict[str, str]:
     """Return a hash in hex stands for a name that is not known."""
     name = missing.message_id if missing.message_id is not None else f"{missing.id_hash:016x}"
     return {
@@ -154,16 +157,16 @@ def missing_row(missing: MissingMessage, found: WindowRead, here: Address) -> di
         "fate": words.FATES.get(missing.kind, missing.kind),
         "place": ", ".join(words.place_label(place) for place in missing.places),
         "last": missing.last_checkpoint,
-        "seen": here.zone.precise(missing.last_seen_ms),
-        "href": _href(found, name, here),
+        "seen": address.zone.precise(missing.last_seen_ms),
+        "href": _href(result, name, address),
     }
 
 
-def _traced(message: MatrixMessage | MissingMessage, found: WindowRead, traces: TraceLinks) -> dict[str, str]:
+def _traced(message: MatrixMessage | MissingMessage, result: WindowRead, traces: TraceLinks) -> dict[str, str]:
     """Return the fields of a row whose message's trace is known."""
     if message.trace is None:
         return {}
-    return {"trace": message.trace.trace_id, "traceHref": traces.url(message.trace, found.start_s) or ""}
+    return {"trace": message.trace.trace_id, "traceHref": traces.url(message.trace, result.start_s) or ""}
 
 
 def _trace_columns(rows: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
@@ -172,8 +175,8 @@ def _trace_columns(rows: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
     return [_column("trace", "Trace", width=170, cellRenderer="TraceLink", tooltipField="trace")] if has_traces else []
 
 
-def _href(found: WindowRead, message_id: str, here: Address) -> str:
-    return here.to(links.message(found.pipeline), id=message_id, around=rfc3339(found.start_s)).href
+def _href(result: WindowRead, message_id: str, address: Address) -> str:
+    return address.to(links.message(result.pipeline), id=message_id, around=rfc3339(result.start_s)).href
 
 
 def _column(field: str, name: str, **more: Any) -> dict[str, Any]:

@@ -53,14 +53,14 @@ class WindowId(StrEnum):
     DIFFERENCE = "window-difference"
 
 
-def frame(params: Mapping[str, str], here: Address) -> Part:
+def frame(params: Mapping[str, str], address: Address) -> Part:
     start_s = start_of(params)
     if start_s is None:
         summary = alert("No such window", f"{params['start']} is no time: expected RFC 3339.", "orange", "?")
-        return html.Div([summary, pipeline_nav(here, params["pipeline"], "window")])
+        return html.Div([summary, pipeline_nav(address, params["pipeline"], "window")])
     return dmc.Stack(
         [
-            _head(params["pipeline"], start_s, here),
+            _head(params["pipeline"], start_s, address),
             live(WindowId.NOTICE),
             dmc.Paper(html.Div(id=WindowId.VERDICT), p="sm", withBorder=True),
             dmc.Paper(_matrix_box(params["pipeline"], start_s), p="sm", withBorder=True, className=SCRIPTED),
@@ -91,16 +91,18 @@ def frame(params: Mapping[str, str], here: Address) -> Part:
     )
 
 
-def _head(pipeline: str, start_s: int, here: Address) -> Part:
+def _head(pipeline: str, start_s: int, address: Address) -> Part:
     def neighbour(label: str, at_s: int, key: str) -> Part:
-        href = here.to(links.window(pipeline, at_s)).href
+        href = address.to(links.window(pipeline, at_s)).href
         return dmc.Anchor(label, href=href, size="sm", attributes={"root": {"accessKey": key}})
 
     return html.Div(
         [
             dmc.Group(
                 [
-                    dmc.Title([f"{pipeline}, ", moment(here.zone.minute(start_s), utc(start_s))], order=1, fz=20, mb=4),
+                    dmc.Title(
+                        [f"{pipeline}, ", moment(address.zone.minute(start_s), utc(start_s))], order=1, fz=20, mb=4
+                    ),
                     html.Nav(
                         dmc.Group(
                             [
@@ -115,7 +117,7 @@ def _head(pipeline: str, start_s: int, here: Address) -> Part:
                 justify="space-between",
                 gap="xs",
             ),
-            pipeline_nav(here, pipeline, "window"),
+            pipeline_nav(address, pipeline, "window"),
         ]
     )
 

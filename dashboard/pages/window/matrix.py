@@ -36,27 +36,27 @@ class MatrixFilters:
     text: str
 
     @classmethod
-    def of(cls, here: Address) -> MatrixFilters:
-        only = here.query.get("only")
-        known = cast("Only", only) if only in get_args(Only) else None
-        return cls(known, here.query.get("where"), here.query.get("text", ""))
+    def of(cls, address: Address) -> MatrixFilters:
+        only = address.query.get("only")
+        filter_ = cast("Only", only) if only in get_args(Only) else None
+        return cls(filter_, address.query.get("where"), address.query.get("text", ""))
 
     def query(self) -> dict[str, str | None]:
         return {"only": self.only, "where": self.where, "text": self.text or None}
 
 
-def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, now_s: float) -> Part:
+def draw_matrix(services: Services, pipeline: str, start_s: int, address: Address, now_s: float) -> Part:
     """Read the log: to be called in its threads. Raises UnknownPipeline."""
-    found = read_window_page(services.store, pipeline, start_s, now_s)
-    if found.window is None:
+    result = read_window_page(services.store, pipeline, start_s, now_s)
+    if result.window is None:
         return None
     try:
         presence = services.logged.read(services.store, services.log, pipeline, start_s)
     except IdsHidden as error:
         return notices.ids_hidden(error)
     except UNREADABLE as error:
-        return _without_log(found, here, services.trace_links, str(error))
-    filters = MatrixFilters.of(here)
+        return _without_log(result, address, services.trace_links, str(error))
+    filters = MatrixFilters.of(address)
     rows = presence.select(only=filters.only, where=filters.where, text=filters.text)
     is_cut = rows.size > SHOWN_ROWS and filters.only != "late"  # late ones come worst first
     shown = presence.missing_first(rows)[:SHOWN_ROWS] if is_cut else rows[:SHOWN_ROWS]
@@ -73,7 +73,7 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
                 mb="xs",
                 gap="sm",
             ),
-            matrix_grid(GRID, found, presence, presence.messages(shown), here, services.trace_links),
+            matrix_grid(GRID, result, presence, presence.messages(shown), address, services.trace_links),
         ]
     )
 
@@ -90,13 +90,13 @@ def _describe(presence: Presence, count: int, shown: int) -> str:
     return summary + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
 
 
-def _without_log(found: WindowRead, here: Address, traces: TraceLinks, why: str) -> Part:
+def _without_log(result: WindowRead, address: Address, traces: TraceLinks, why: str) -> Part:
     """Names of missing messages are kept with the result, for a while."""
-    if found.missing:
+    if result.missing:
         summary = "Shown instead are the messages that its result named as missing, 1,000 at most."
-    elif found.window is not None and found.window.verdict is None:
+    elif result.window is not None and result.window.verdict is None:
         summary = "The window is not closed yet, so nothing else is known of single messages."
     else:
         summary = "Its result names no missing message, or their names are not kept any more."
     parts: list[Any] = [alert("No matrix: its beacons cannot be read", f"{why} {summary}", "orange", "!")]
-    return html.Div([*parts, missing_grid(GRID, found, here, traces) if found.missing else None])
+    return html.Div([*parts, missing_grid(GRID, result, address, traces) if result.missing else None])

@@ -91,16 +91,16 @@ def _register_log(app: Dash, services: Services) -> None:
     async def matrix(
         stamp: list[Any] | None, search: str | None, _again: int | None, pathname: str | None, shown: list[Any] | None
     ) -> Any:
-        here, pipeline, start_s = _asked(pathname, search)
+        address, pipeline, start_s = _asked(pathname, search)
         if stamp is None or stamp[:2] != [pipeline, start_s]:
             raise PreventUpdate  # nothing is drawn of this window yet
-        wanted = [stamp, here.asking(a=None, b=None).search]
+        wanted = [stamp, address.asking(a=None, b=None).search]
         if wanted == shown and ctx.triggered_id != WindowId.AGAIN:
             raise PreventUpdate  # it would lose its scroll for two points to compare
         now_s = time.time()
-        result = await _unless_unknown(services, draw_matrix, pipeline, start_s, here, now_s)
+        result = await _unless_unknown(services, draw_matrix, pipeline, start_s, address, now_s)
         if isinstance(result, Failed):
-            return notices.query_failed(result, here.zone, now_s), None
+            return notices.query_failed(result, address.zone, now_s), None
         return result, wanted
 
     @app.callback(
@@ -110,17 +110,17 @@ def _register_log(app: Dash, services: Services) -> None:
         State(Shell.URL, "pathname"),
     )
     async def difference(stamp: list[Any] | None, search: str | None, pathname: str | None) -> Any:
-        here, pipeline, start_s = _asked(pathname, search)
+        address, pipeline, start_s = _asked(pathname, search)
         if stamp is None or stamp[:2] != [pipeline, start_s]:
             raise PreventUpdate  # nothing is drawn of this window yet
-        result = await _unless_unknown(services, draw_difference, pipeline, start_s, here)
-        return notices.query_failed(result, here.zone, time.time()) if isinstance(result, Failed) else result
+        result = await _unless_unknown(services, draw_difference, pipeline, start_s, address)
+        return notices.query_failed(result, address.zone, time.time()) if isinstance(result, Failed) else result
 
 
-async def _unless_unknown(services: Services, drawn: Callable[..., Part], *of: Any) -> Part | Failed:
+async def _unless_unknown(services: Services, drawn: Callable[..., Part], *value: Any) -> Part | Failed:
     """Read the log, and draw what it holds; nothing of a pipeline that is not there, which the notice says already."""
     try:
-        return await services.threads.read_log(notices.attempt, drawn, services, *of)
+        return await services.threads.read_log(notices.attempt, drawn, services, *value)
     except UnknownPipeline:
         raise PreventUpdate from None
 
@@ -136,11 +136,11 @@ def _asking(id_: WindowId, key: str, empty: str | None = None) -> Control:
 
 def _asked(pathname: str | None, search: str | None) -> tuple[Address, str, int]:
     """Return where the reader is, if that is here."""
-    here, of = PAGE.asked(pathname, search)
-    start_s = start_of(of)
+    address, params = PAGE.asked(pathname, search)
+    start_s = start_of(params)
     if start_s is None:
         raise PreventUpdate
-    return here, of["pipeline"], start_s
+    return address, params["pipeline"], start_s
 
 
 PAGE: Final = Page(

@@ -37,16 +37,16 @@ def table_rows(window: Window, graph: Graph) -> list[Row]:
     loses has no such row: it stands at its `out`. What a node with several next nodes loses would have several: it
     stands in a row of its own before its outs.
     """
-    seen = {checkpoint.name: checkpoint for checkpoint in window.checkpoints}
+    checkpoints = {checkpoint.name: checkpoint for checkpoint in window.checkpoints}
     losses = _losses(window, graph)
-    names = [name for name in graph.checkpoints if name in seen or not name.endswith((".filtered", ".dead"))]
+    names = [name for name in graph.checkpoints if name in checkpoints or not name.endswith((".filtered", ".dead"))]
     for node in graph.steps:
         if _any_out(node) in losses:
             names.insert(names.index(f"{node}.in") + 1, _any_out(node))
-    names += [name for name in seen if name not in graph.bit]  # of another version of the definition
+    names += [name for name in checkpoints if name not in graph.bit]  # of another version of the definition
     rows = []
     for name in names:
-        checkpoint = seen.get(name)
+        checkpoint = checkpoints.get(name)
         if name.endswith(ANY_OUT):
             rows.append(Row(name, None, losses[name], None, None))
         elif checkpoint is None:

@@ -31,52 +31,52 @@ _PROOFS: Final = {
 _MAX_GAPS: Final = 8
 
 
-def state_notice(found: WindowRead, zone: Zone, now_s: float) -> Part | None:
+def state_notice(result: WindowRead, zone: Zone, now_s: float) -> Part | None:
     """Over a window that has no verdict, or one about nothing."""
-    window = found.window
+    window = result.window
     if window is not None:
         if window.verdict == "idle":
             summary = "No messages came in in this minute, and every emitter of a source says so: nothing is lost."
             return alert("Idle", summary, "gray", "○")
-        return None if window.verdict else alert("Not closed yet", _when_judged(found, zone), "blue", "…")
-    if found.start_s > now_s:
+        return None if window.verdict else alert("Not closed yet", _when_judged(result, zone), "blue", "…")
+    if result.start_s > now_s:
         return alert("No such window yet", "This minute is still to come.", "blue", "…")
-    if _due_s(found) > now_s:
-        summary = f"No beacon of this minute was reported so far. {_when_judged(found, zone)}"
+    if _due_s(result) > now_s:
+        summary = f"No beacon of this minute was reported so far. {_when_judged(result, zone)}"
         return alert("Not closed yet", summary, "blue", "…")
     summary = (
-        f"Nothing is stored of this minute of {found.pipeline}: it is before the pipeline's first beacon, older than "
+        f"Nothing is stored of this minute of {result.pipeline}: it is before the pipeline's first beacon, older than "
         "windows are kept, or not judged yet although it should be (see Health)."
     )
     return alert("No such window", summary, "orange", "∅")
 
 
-def _when_judged(found: WindowRead, zone: Zone) -> str:
-    return f"It is judged at about {zone.moment(_due_s(found), seconds=True)}; until then there are live numbers only."
+def _when_judged(result: WindowRead, zone: Zone) -> str:
+    return f"It is judged at about {zone.moment(_due_s(result), seconds=True)}; until then there are live numbers only."
 
 
-def _due_s(found: WindowRead) -> float:
-    return due_ms(found.start_s, found.definition.spec.grace) / 1_000
+def _due_s(result: WindowRead) -> float:
+    return due_ms(result.start_s, result.definition.spec.grace) / 1_000
 
 
-def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
+def verdict_part(result: WindowRead, zone: Zone) -> Part | None:
     """Return the verdict in a sentence, its reasons with names, and the facts about this result."""
-    window = found.window
+    window = result.window
     if window is None:
         return None
     look = VERDICTS[words.verdict_of(window)]
-    reasons = _reasons(found, zone)
+    reasons = _reasons(result, zone)
     return html.Div(
         [
             badge(look.word, look.icon, look.colour, size="xl"),
             html.Div(
                 [
-                    dmc.Text(words.verdict_sentence(window, found.definition.spec.sla.loss.max), fw=600),
+                    dmc.Text(words.verdict_sentence(window, result.definition.spec.sla.loss.max), fw=600),
                     dmc.List(reasons, size="sm", mt=4) if reasons else None,
-                    *(dmc.Text(each.text, size="sm", mt=4, className="breaks") for each in found.blame),
+                    *(dmc.Text(cause.text, size="sm", mt=4, className="breaks") for cause in result.blame),
                     dmc.Text(_facts(window, zone), size="sm", c="dimmed", mt=4),
-                    destinations(window, found.definition.spec.sla),
-                    sources(window, found.definition.spec.sla),
+                    destinations(window, result.definition.spec.sla),
+                    sources(window, result.definition.spec.sla),
                     sides(window),
                 ],
                 className="grows",
@@ -100,15 +100,15 @@ def _facts(window: ListedWindow, zone: Zone) -> list[Any]:
     return [part for fact in facts for part in (" · ", fact)][1:]
 
 
-def _reasons(found: WindowRead, zone: Zone) -> list[Part]:
+def _reasons(result: WindowRead, zone: Zone) -> list[Part]:
     """Return each reason in words; the evidence of a node with who keeps it from being complete."""
-    assert found.window is not None
+    assert result.window is not None
     summary = []
-    for code in found.window.reasons:
-        who = [gap_words(gap, zone) for gap in found.gaps if code == f"evidence:{gap.node}"]
+    for code in result.window.reasons:
+        who = [gap_words(gap, zone) for gap in result.gaps if code == f"evidence:{gap.node}"]
         summary.append(dmc.ListItem([words.reason(code), *([": ", _some(who)] if who else [])]))
-    if found.window.verdict is None and found.gaps:
-        waiting = [f"{gap.node}: {gap_words(gap, zone)}" for gap in found.gaps]
+    if result.window.verdict is None and result.gaps:
+        waiting = [f"{gap.node}: {gap_words(gap, zone)}" for gap in result.gaps]
         summary.append(dmc.ListItem(["waiting for ", _some(waiting)]))
     return summary
 
@@ -118,7 +118,7 @@ def _some(who: Sequence[str]) -> Part:
     if len(who) == 1:
         return who[0]
     more = [f"and {fmt.count(len(who) - _MAX_GAPS)} more"] if len(who) > _MAX_GAPS else []
-    return dmc.List([dmc.ListItem(one) for one in (*who[:_MAX_GAPS], *more)], size="sm", withPadding=True)
+    return dmc.List([dmc.ListItem(item) for item in (*who[:_MAX_GAPS], *more)], size="sm", withPadding=True)
 
 
 def gap_words(gap: Gap, zone: Zone) -> str:

@@ -31,16 +31,18 @@ class Format:
     is_binary: bool = False
 
 
-def _layout(of: Reported, base_url: str) -> Layout:
-    return portfolio_layout(of, base_url) if isinstance(of, Portfolio) else report_layout(of, base_url)
+def _layout(document: Reported, base_url: str) -> Layout:
+    return (
+        portfolio_layout(document, base_url) if isinstance(document, Portfolio) else report_layout(document, base_url)
+    )
 
 
 FORMATS: Final = {
-    "md": Format("text/markdown; charset=utf-8", lambda of, url: markdown(_layout(of, url)).encode()),
-    "html": Format("text/html; charset=utf-8", lambda of, url: page(_layout(of, url)).encode()),
-    "pdf": Format("application/pdf", lambda of, url: pdf(page(_layout(of, url))), is_binary=True),
-    "csv": Format("text/csv; charset=utf-8; header=present", lambda of, url: spreadsheet(of, url).encode()),
-    "json": Format("application/json", lambda of, url: f"{json.dumps(of.document(url))}\n".encode()),
+    "md": Format("text/markdown; charset=utf-8", lambda document, url: markdown(_layout(document, url)).encode()),
+    "html": Format("text/html; charset=utf-8", lambda document, url: page(_layout(document, url)).encode()),
+    "pdf": Format("application/pdf", lambda document, url: pdf(page(_layout(document, url))), is_binary=True),
+    "csv": Format("text/csv; charset=utf-8; header=present", lambda document, url: spreadsheet(document, url).encode()),
+    "json": Format("application/json", lambda document, url: f"{json.dumps(document.document(url))}\n".encode()),
 }
 
 

@@ -33,7 +33,7 @@ def _section(section: ReportSection) -> str:
 
 
 def _table(table: Table) -> str:
-    rule = ["---" if at < table.names else "---:" for at in range(len(table.heads))]
+    rule = ["---" if index < table.names else "---:" for index in range(len(table.heads))]
     rows = [[escape(head) for head in table.heads], rule, *([_cell(cell) for cell in row] for row in table.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

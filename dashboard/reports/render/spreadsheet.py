@@ -53,10 +53,10 @@ def _of_report(report: Report) -> Iterator[_FigureRow]:
     sole = "".join(report.committed_by.values()) if len(report.destinations) < 2 else ""
     yield _FigureRow(name, "whole", report.whole, source=source, committed_by=sole)
     yield _FigureRow(name, "previous", report.previous, source=source, committed_by=sole)
-    for there in report.destinations:
-        group = report.committed_by.get(there.name, "")
-        yield _FigureRow(name, "whole", there.whole, there.name, committed_by=group)
-        yield _FigureRow(name, "previous", there.previous, there.name, committed_by=group)
+    for destination in report.destinations:
+        group = report.committed_by.get(destination.name, "")
+        yield _FigureRow(name, "whole", destination.whole, destination.name, committed_by=group)
+        yield _FigureRow(name, "previous", destination.previous, destination.name, committed_by=group)
     for part in report.sources:
         yield _FigureRow(name, "whole", part.whole, source=part.name)
         yield _FigureRow(name, "previous", part.previous, source=part.name)
@@ -64,13 +64,13 @@ def _of_report(report: Report) -> Iterator[_FigureRow]:
     yield from (_FigureRow(name, "hour", hour.figures, source=source) for hour in report.worst_hours)
 
 
-def _row(of: _FigureRow, zone: str, base_url: str) -> list[Any]:
-    figures = of.figures
+def _row(row: _FigureRow, zone: str, base_url: str) -> list[Any]:
+    figures = row.figures
     total, lags = figures.total, Lags.of(figures.total.e2e_lags)
     loss, on_time = figures.attainments
-    links = figure_links(of.pipeline, zone, figures.from_s, figures.to_s, base_url, of.source or None)
+    links = figure_links(row.pipeline, zone, figures.from_s, figures.to_s, base_url, row.source or None)
     return [
-        *(of.pipeline, of.what, of.destination, rfc3339(figures.from_s), rfc3339(figures.to_s), zone),
+        *(row.pipeline, row.what, row.destination, rfc3339(figures.from_s), rfc3339(figures.to_s), zone),
         *(figures.status, loss.status, on_time.status, figures.known.minutes, *figures.minutes_by_verdict.values()),
         *(total.messages, total.delivered, total.pending),
         total.dead if total.proofs else None,  # counts alone have neither
@@ -78,7 +78,7 @@ def _row(of: _FigureRow, zone: str, base_url: str) -> list[Any]:
         *(loss.bad.min, loss.bad.max, loss.allowed),
         *(total.on_time, total.on_time_of, on_time.bad.min, on_time.bad.max, on_time.allowed),
         *(lags.p50, lags.p95, lags.p99, lags.max),
-        *(links["windows"], links["sums"], *(None,) * 5, of.source, of.committed_by),
+        *(links["windows"], links["sums"], *(None,) * 5, row.source, row.committed_by),
     ]
 
 
@@ -86,7 +86,7 @@ def _quality_row(report: Report, row: QualityRow, base_url: str) -> list[Any]:
     """Return a row with what is known of a stage; the other columns stay empty."""
     sums, span = row.sums, report.span
     links = report.links(span.from_s, span.to_s, base_url)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "pipeline": report.pipeline,
         "what": row.stage.label,
         "from": rfc3339(span.from_s),
@@ -101,5 +101,5 @@ def _quality_row(report: Report, row: QualityRow, base_url: str) -> list[Any]:
     }
     for name, (count, total) in (("duplicates", sums.duplicates), ("corrupted", sums.checksums)):
         if total:
-            found |= {name: count, f"{name}_of": total}
-    return [found.get(column) for column in COLUMNS]
+            values |= {name: count, f"{name}_of": total}
+    return [values.get(column) for column in COLUMNS]

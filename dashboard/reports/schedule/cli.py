@@ -85,14 +85,14 @@ def check(
     data_dir: DataDir = None,
 ) -> None:
     """Check a reports file and its secrets, and show the next due times; send nothing."""
-    found = _file(Settings.load(reports_file=file, data_dir=data_dir))
-    if found.mail is not None:
-        found.mail.server()
+    file_ = _file(Settings.load(reports_file=file, data_dir=data_dir))
+    if file_.mail is not None:
+        file_.mail.server()
     table = Table("report", "pipelines", "range", "formats", "to", f"next {NEXT_SHOWN}", box=None)
-    for report in found.reports:
+    for report in file_.reports:
         row = (report.name, _pipelines(report), report.range, ", ".join(report.formats), report.ways)
         table.add_row(*row, "; ".join(_next(report)))
-    out().print(table if found.reports else "no reports")
+    out().print(table if file_.reports else "no reports")
 
 
 @app.command()
@@ -108,9 +108,9 @@ def send(
     file = _file(settings)
     report = file.report(name)
     if report is None:
-        names = ", ".join(each.name for each in file.reports)
-        known = f"are {names}" if names else "is none"
-        raise UnknownReport(report=name, known=known, file=settings.reports_file)
+        names = ", ".join(report.name for report in file.reports)
+        receivers = f"are {names}" if names else "is none"
+        raise UnknownReport(report=name, known=receivers, file=settings.reports_file)
     if to:
         report = report.model_copy(update={"to": tuple(map(_address, to)), "receivers": ()})
     if report.to and file.mail is None:
@@ -119,21 +119,23 @@ def send(
     now_s, run = time.time(), uuid.uuid4()
     with open_store(settings) as store:
         producer, span = Producer(store, settings.dashboard_url), report.span(int(now_s))
-        made = producer.report(report, span, now_s, unsettled(store, producer.definitions(report), span, now_s))
+        made_report = producer.report(report, span, now_s, unsettled(store, producer.definitions(report), span, now_s))
         with store.engine.begin() as connection:
             kinds = read_kinds(connection, report.receivers)
-            outcomes = [problem_of(each, kinds.get(each)) for each in report.receivers]
-            fit = {each: kind for each, kind in kinds.items() if isinstance(problem_of(each, kind), Sent)}
-            queue(connection, made, fit, run)
+            outcomes = [problem_of(receiver, kinds.get(receiver)) for receiver in report.receivers]
+            fit = {
+                kind_name: kind for kind_name, kind in kinds.items() if isinstance(problem_of(kind_name, kind), Sent)
+            }
+            queue(connection, made_report, fit, run)
     if mailer is not None:
         server, sender = mailer
-        mail = compose(made, sender, report.to, message_id(sender, run))
+        mail = compose(made_report, sender, report.to, message_id(sender, run))
         outcomes.append(send_mail(server, mail, report.to, frozenset()).outcome)
     outcome = combined(outcomes)
     if not isinstance(outcome, Sent):
         typer.echo(f"lagloss reports: {name} was not sent: {outcome.error}", err=True)
         raise typer.Exit(EXIT_BREACHED)
-    typer.echo(f"{made.title}: {'queued for' if not report.to else 'sent to'} {report.ways}")
+    typer.echo(f"{made_report.title}: {'queued for' if not report.to else 'sent to'} {report.ways}")
 
 
 def _file(settings: Settings) -> ReportsFile:
@@ -157,7 +159,7 @@ def _pipelines(report: ReportSpec) -> str:
 
 
 def _next(report: ReportSpec) -> list[str]:
-    return [_clock(at, report) for at in report.schedule.next_after(time.time(), NEXT_SHOWN)]
+    return [_clock(due_s, report) for due_s in report.schedule.next_after(time.time(), NEXT_SHOWN)]
 
 
 def _clock(epoch_s: float, report: ReportSpec) -> str:

@@ -21,12 +21,12 @@ from lagloss_server.model.matchers import MatcherList, of_pipelines, reach
 from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec
 
 
-def _none_if_all(given: object) -> object:
-    if given == "all":
+def _none_if_all(value: object) -> object:
+    if value == "all":
         return None
-    if not isinstance(given, list) or not given:
-        raise ValueError(f"expected `all` or a list of pipelines, found {describe(given)}")
-    return given
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"expected `all` or a list of pipelines, found {describe(value)}")
+    return value
 
 
 def _over(range_: str) -> str:
@@ -34,10 +34,10 @@ def _over(range_: str) -> str:
     try:
         if range_.startswith("-"):
             between(range_, "now", "UTC", time.time())
-        known = range_.startswith("-") or range_ in over
+        is_range = range_.startswith("-") or range_ in over
     except LaglossError:
-        known = False
-    if not known:
+        is_range = False
+    if not is_range:
         raise ValueError(f"expected {', '.join(over)}, or a time such as -24h or -7d, found {range_!r}")
     return range_
 
@@ -87,11 +87,11 @@ class ReportSpec(Strict):
 
     def chosen(self, definitions: Iterable[Definition]) -> list[Definition]:
         """Return those of these pipelines that the report is of."""
-        found = list(definitions)
+        chosen = list(definitions)
         if self.pipelines is not None:
-            return [each for each in found if each.name in self.pipelines]
-        matching = reach(self.match, {each.name: each.metadata.labels for each in found})
-        return [each for each in found if each.name in matching]
+            return [definition for definition in chosen if definition.name in self.pipelines]
+        matching = reach(self.match, {definition.name: definition.metadata.labels for definition in chosen})
+        return [definition for definition in chosen if definition.name in matching]
 
     @property
     def schedule(self) -> Schedule:
@@ -120,13 +120,13 @@ class ReportsFile(Strict):
             for at, name in enumerate(names)
             if name in names[:at]
         ]
-        for at, report in enumerate(self.reports):
+        for index, report in enumerate(self.reports):
             if report.to and self.mail is None:
-                problems.append((("reports", at, "to"), "expected `mail`, the server, where a report is mailed"))
+                problems.append((("reports", index, "to"), "expected `mail`, the server, where a report is mailed"))
             try:
                 Schedule.parse(report.rrule, report.zone)
             except ValueError as error:
-                problems.append((("reports", at, "rrule"), str(error)))
+                problems.append((("reports", index, "rrule"), str(error)))
         refuse(problems)
         return self
 

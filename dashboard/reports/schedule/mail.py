@@ -67,13 +67,13 @@ def message_id(sender: str, *run: object) -> str:
     return f"<report-{run_token(*run)}@{addr_spec(sender).rpartition('@')[2]}>"
 
 
-def compose(made: MadeReport, sender: str, recipients: Sequence[str], name: str) -> EmailMessage:
+def compose(report: MadeReport, sender: str, recipients: Sequence[str], name: str) -> EmailMessage:
     """Return the mail. `name`: its Message-ID. Documents that would make it too large are left out, which it
     mentions."""
-    subject, parts, notes = made.title, made.parts, made.notes
+    subject, parts, notes = report.title, report.parts, report.notes
     attached, left_out = _fitting(parts)
     if left_out:
-        names = ", ".join(each.name for each in left_out)
+        names = ", ".join(pipeline.name for pipeline in left_out)
         limit = MAX_ATTACHED_BYTES // 2**20
         notes = (*notes, f"Left out, since a mail should have no more than {limit} MiB of documents: {names}.")
     mail = EmailMessage(policy=policy.SMTP)
@@ -95,7 +95,7 @@ def compose(made: MadeReport, sender: str, recipients: Sequence[str], name: str)
 
 def as_text(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
     """Return the summary in plain text."""
-    summary = ["\n".join([f"{each.title}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
+    summary = ["\n".join([f"{part.title}: {part.headline}", *part.sentences, *_link(part)]) for part in parts]
     return "\n\n".join([subject, *notes, *summary]) + "\n"
 
 

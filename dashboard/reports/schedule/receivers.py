@@ -30,8 +30,8 @@ Message = dict[str, Any]
 def read_kinds(connection: Connection, names: Sequence[str]) -> dict[str, str]:
     """Return the kinds of these receivers, of those that the leading alerter has."""
     row = receiver_table.c
-    found = connection.execute(select(row.name, row.kind).where(row.name.in_(names)))
-    return {each.name: each.kind for each in found}
+    rows = connection.execute(select(row.name, row.kind).where(row.name.in_(names)))
+    return {receiver.name: receiver.kind for receiver in rows}
 
 
 def problem_of(name: str, kind: str | None) -> Outcome:
@@ -41,38 +41,38 @@ def problem_of(name: str, kind: str | None) -> Outcome:
     return Sent() if kind in KINDS else Refused(f"receiver {name} is {kind}; reports go to {', '.join(KINDS)}")
 
 
-def queue(connection: Connection, made: MadeReport, kinds: Mapping[str, str], *run: object) -> None:
+def queue(connection: Connection, report: MadeReport, kinds: Mapping[str, str], *run: object) -> None:
     """Queue a report for these receivers. `run` is of the time that it was due: it makes keys that are the same for
     each attempt."""
     group = f"report/{run_token(*run)}"
     rows = [
         {"receiver": name, "action": "report", "change": "report", "group_key": group, "body": body}
         for name, kind in kinds.items()
-        for body in bodies(made, kind, name, *run)
+        for body in bodies(report, kind, name, *run)
     ]
     if rows:
         connection.execute(insert(outbox_table), rows)
 
 
-def bodies(made: MadeReport, kind: str, *run: object) -> list[Message]:
+def bodies(report: MadeReport, kind: str, *run: object) -> list[Message]:
     """Return the messages to a receiver of this kind."""
     if kind != ONE_BY_ONE:
-        return [_body(made, [_part(part) for part in made.parts], *run)]
-    found = []
-    for part in made.parts:
+        return [_body(report, [_part(part) for part in report.parts], *run)]
+    messages = []
+    for part in report.parts:
         fits = len(json.dumps(part.document)) <= MAX_DOCUMENT_BYTES
         document = part.document if fits else None
-        found.append(_body(made, [{**_part(part), "document": document}], *run, part.title))
-    return found
+        messages.append(_body(report, [{**_part(part), "document": document}], *run, part.title))
+    return messages
 
 
-def _body(made: MadeReport, parts: Sequence[Message], *run: object) -> Message:
+def _body(report: MadeReport, parts: Sequence[Message], *run: object) -> Message:
     return {
         "version": 1,
         "type": "report",
         "idempotency_key": f"report-{run_token(*run)}",
-        "report": {"name": made.name, "title": made.title, "range": made.span.document()},
-        "notes": list(made.notes),
+        "report": {"name": report.name, "title": report.title, "range": report.span.document()},
+        "notes": list(report.notes),
         "parts": list(parts),
     }
 
@@ -89,8 +89,8 @@ def _part(part: ReportPart) -> Message:
 
 def combined(outcomes: Sequence[Outcome]) -> Outcome:
     """Return one outcome for several ways: tried again if one of them may still work, else refused if one is."""
-    errors = "; ".join(one.error for one in outcomes if not isinstance(one, Sent))
-    later = [one for one in outcomes if isinstance(one, TryLater)]
+    errors = "; ".join(outcome.error for outcome in outcomes if not isinstance(outcome, Sent))
+    later = [outcome for outcome in outcomes if isinstance(outcome, TryLater)]
     if later:
-        return TryLater(errors, max((one.after_s for one in later if one.after_s is not None), default=None))
+        return TryLater(errors, max((part.after_s for part in later if part.after_s is not None), default=None))
     return Refused(errors) if errors else Sent()

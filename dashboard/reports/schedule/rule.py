@@ -66,15 +66,15 @@ class Schedule:
     def next_after(self, now_s: float, count: int) -> list[int]:
         """So many times after a moment, in order (epoch s); fewer where the calendar (year 9999) ends."""
         later = self._clock(now_s) - _MOST_SHIFT
-        found = (self._epoch_s(time) for time in _recurrence(self.rule).xafter(later))
-        return sorted(islice((time for time in found if time > now_s), count + _MOST_SWAPPED))[:count]
+        times = (self._epoch_s(time) for time in _recurrence(self.rule).xafter(later))
+        return sorted(islice((time for time in times if time > now_s), count + _MOST_SWAPPED))[:count]
 
     def last_until(self, now_s: float) -> int:
         """Return the newest time that is not after a moment (epoch s); before the first, the moment that all rules
         begin."""
         later = self._clock(now_s) + _MOST_SHIFT
         newest = deque(takewhile(lambda time: time <= later, _times(self.rule)), maxlen=2 * _A_DAY_OF_TIMES)
-        return max((at for at in map(self._epoch_s, newest) if at <= now_s), default=self._epoch_s(FIRST))
+        return max((time_s for time_s in map(self._epoch_s, newest) if time_s <= now_s), default=self._epoch_s(FIRST))
 
     def _clock(self, now_s: float) -> datetime:
         return datetime.fromtimestamp(now_s, ZoneInfo(self.zone)).replace(tzinfo=None)

@@ -130,7 +130,7 @@ class Scheduler:
                 raise _GoneError
 
         try:
-            made = self._producer.report(report, report.span(key.due_s), now_s, waits_for, hold)
+            made_report = self._producer.report(report, report.span(key.due_s), now_s, waits_for, hold)
         except (_GoneError, OperationalError, InterfaceError):
             raise
         except LaglossError as error:
@@ -139,19 +139,19 @@ class Scheduler:
             _log.exception("report_not_made", report=key.report)
             return MailDelivery(TryLater(f"it could not be made ({type(error).__name__})"))
         hold()
-        queued = self._queue(report, key, claimed, made)
-        mailed = self._mail(report, key, claimed, made)
+        queued = self._queue(report, key, claimed, made_report)
+        mailed = self._mail(report, key, claimed, made_report)
         return MailDelivery(combined([*queued, mailed.outcome]), mailed.reached)
 
     def _queue(self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, made: MadeReport) -> list[Outcome]:
         """Queue the report for the receivers that it is not queued for yet, in the commit that records it."""
-        left = [name for name in report.receivers if _mark(name) not in claimed.reached]
-        if not left:
+        unreached = [name for name in report.receivers if _mark(name) not in claimed.reached]
+        if not unreached:
             return []
         with self._store.engine.connect() as connection:
-            kinds = read_kinds(connection, left)
-        outcomes = {name: problem_of(name, kinds.get(name)) for name in left}
-        fit = {name: kinds[name] for name in left if isinstance(outcomes[name], Sent)}
+            kinds = read_kinds(connection, unreached)
+        outcomes = {name: problem_of(name, kinds.get(name)) for name in unreached}
+        fit = {name: kinds[name] for name in unreached if isinstance(outcomes[name], Sent)}
         run = (key.report, key.schedule, key.due_s)
         if fit and not self._runs.once(claimed, list(map(_mark, fit)), lambda to: queue(to, made, fit, *run)):
             raise _GoneError

@@ -130,12 +130,12 @@ class KafkaOutlet:
             self._note(self._refusals.explain(kafka_error(error)).str())
             return self._partitions
         self._refusals.forget()
-        found = listed.topics.get(BEACONS)
-        if found is None or found.error is not None or not found.partitions:
+        topic = listed.topics.get(BEACONS)
+        if topic is None or topic.error is not None or not topic.partitions:
             self._note(f"topic {BEACONS} does not exist, or no ACL allows DESCRIBE on it")
             return self._partitions
         self._asked_at = time.monotonic()
-        self._partitions = len(found.partitions)
+        self._partitions = len(topic.partitions)
         return self._partitions
 
     def sample(self, pipeline: str) -> int:
@@ -310,4 +310,4 @@ class MemoryOutlet:
         self._waiting.clear()
 
     def values(self, topic: str) -> list[bytes]:
-        return [value for at, _, _, value in self.records if at == topic]
+        return [value for message, _, _, value in self.records if message == topic]

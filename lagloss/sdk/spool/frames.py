@@ -34,21 +34,21 @@ def frame(kind: bytes, payload: bytes) -> bytes:
 
 def frames(data: bytes) -> Iterator[Frame]:
     """Yield the good frames in their order; damaged or truncated ones are skipped."""
-    view, at = memoryview(data), 0
-    while (at := data.find(MAGIC, at)) >= 0:
-        found = _read(view, at)
-        if found is None:
-            at += 1
+    view, position = memoryview(data), 0
+    while (position := data.find(MAGIC, position)) >= 0:
+        frame = _read(view, position)
+        if frame is None:
+            position += 1
         else:
-            yield found
-            at = found.end
+            yield frame
+            position = frame.end
 
 
-def _read(view: memoryview, at: int) -> Frame | None:
-    begin = at + _HEADER.size
+def _read(view: memoryview, position: int) -> Frame | None:
+    begin = position + _HEADER.size
     if begin > len(view):
         return None
-    _, kind, length, checksum = _HEADER.unpack_from(view, at)
+    _, kind, length, checksum = _HEADER.unpack_from(view, position)
     if begin + length > len(view):
         return None
     payload = view[begin : begin + length]

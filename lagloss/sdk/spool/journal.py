@@ -137,18 +137,18 @@ def _json(record: object) -> bytes:
 
 def entries(data: bytes) -> Iterator[Entry]:
     """Yield the intact entries of a file, or of a part of it that begins and ends between flushes."""
-    found = _Gathered()
-    for each in frames(data):
-        kind, payload = bytes((each.kind,)), bytes(each.payload)
+    gathered = _Gathered()
+    for stored in frames(data):
+        kind, payload = bytes((stored.kind,)), bytes(stored.payload)
         if kind == BLOCK:
-            found.blocks[int.from_bytes(payload[:_SEQ_BYTES], "little")] = payload[_SEQ_BYTES:]
+            gathered.blocks[int.from_bytes(payload[:_SEQ_BYTES], "little")] = payload[_SEQ_BYTES:]
         elif kind == SUMMARY_AGAIN:
-            yield from found.closed_by(json.loads(payload))
+            yield from gathered.closed_by(json.loads(payload))
         else:
-            yield from found.cut_off()
+            yield from gathered.cut_off()
             match kind:
                 case b"F":
-                    found.summary = json.loads(payload)
+                    gathered.summary = json.loads(payload)
                 case b"K":
                     yield Bases(tuple(TallyKey(*row) for row in json.loads(payload)))
                 case b"T":
@@ -157,16 +157,16 @@ def entries(data: bytes) -> Iterator[Entry]:
                     yield _head(json.loads(payload))
                 case b"E":
                     yield End(json.loads(payload)["closed_at"])
-    yield from found.cut_off()
+    yield from gathered.cut_off()
 
 
 def positions_of(data: bytes) -> dict[int, list[Position]]:
     """Return the positions of the blocks of each flush, by its number."""
-    found = {}
-    for each in frames(data):
-        record = json.loads(bytes(each.payload))
-        found[record["number"]] = [None if place is None else (place[0], place[1]) for place in record["positions"]]
-    return found
+    positions = {}
+    for stored in frames(data):
+        record = json.loads(bytes(stored.payload))
+        positions[record["number"]] = [None if place is None else (place[0], place[1]) for place in record["positions"]]
+    return positions
 
 
 class _Gathered:

@@ -60,31 +60,31 @@ class RecoveryThread(threading.Thread):
     def detach_after_fork(self) -> None:
         """Let go of the parent's spool in a forked child."""
         if self._at_work is not None:
-            found, outlet = self._at_work
+            journal, outlet = self._at_work
             outlet.detach_after_fork()
-            found.release()
+            journal.release()
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            for found in SpoolDirectory.abandoned(self._directory, self._pipeline, self._node):
-                self._take_over(found)
+            for spool in SpoolDirectory.abandoned(self._directory, self._pipeline, self._node):
+                self._take_over(spool)
             self._stopped.wait(SEARCH_S)
 
-    def _take_over(self, found: SpoolDirectory) -> None:
+    def _take_over(self, spool: SpoolDirectory) -> None:
         outlet = self._make_outlet()
-        self._at_work = found, outlet
+        self._at_work = spool, outlet
         try:
-            identity = EmitterIdentity(*found.owner, "unknown", 0)
-            if SpoolRecovery(found.path, identity, outlet, self._stopped.is_set).run():
-                found.remove()
+            identity = EmitterIdentity(*spool.owner, "unknown", 0)
+            if SpoolRecovery(spool.path, identity, outlet, self._stopped.is_set).run():
+                spool.remove()
         except Exception as error:
-            if found.path not in self._failed:  # it is retried at every search
-                log.warning("lagloss: spool %s is not recovered yet: %s", found.path.name, error)
-            self._failed.add(found.path)
+            if spool.path not in self._failed:  # it is retried at every search
+                log.warning("lagloss: spool %s is not recovered yet: %s", spool.path.name, error)
+            self._failed.add(spool.path)
         finally:
             self._at_work = None
             outlet.close()
-            found.release()
+            spool.release()
 
 
 class SpoolRecovery:
@@ -137,9 +137,9 @@ class SpoolRecovery:
                     self._end = entry
                 case StoredFlush(flush):
                     shipper = self._take(entry)
-                    known = positions.get(flush.number)
-                    if known is not None and len(known) == len(flush.blocks):
-                        shipper.account_for(flush, known)
+                    known_positions = positions.get(flush.number)
+                    if known_positions is not None and len(known_positions) == len(flush.blocks):
+                        shipper.account_for(flush, known_positions)
                     elif shipper.ship(flush, until=self._until) is None:
                         return False
         return True

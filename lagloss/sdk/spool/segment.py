@@ -56,13 +56,13 @@ class Segment:
 
     def read(self, start: int) -> bytes:
         """Return its content from `start` on; less if the disk fails."""
-        found = bytearray()
-        while start + len(found) < self.size:
-            piece = os.pread(self.descriptor, self.size - start - len(found), start + len(found))
+        buffer = bytearray()
+        while start + len(buffer) < self.size:
+            piece = os.pread(self.descriptor, self.size - start - len(buffer), start + len(buffer))
             if not piece:
                 break
-            found += piece
-        return bytes(found)
+            buffer += piece
+        return bytes(buffer)
 
     def note_positions(self, data: bytes) -> None:
         """Append to the file of positions, without syncing: blocks not noted are sent again, and count once."""

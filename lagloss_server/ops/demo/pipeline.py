@@ -87,9 +87,9 @@ def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:
 
 def _answer(data_dir: Path, *command: str) -> dict[str, Any]:
     """Run a command of the reference pipeline and return the document that it prints."""
-    found = run(python(MODULE, *command, "--data-dir", data_dir))
-    found.check_returncode()
-    document: dict[str, Any] = json.loads(found.stdout)
+    answer = run(python(MODULE, *command, "--data-dir", data_dir))
+    answer.check_returncode()
+    document: dict[str, Any] = json.loads(answer.stdout)
     return document
 
 
@@ -100,10 +100,10 @@ def verdict(data_dir: Path, lagloss_data_dir: Path) -> dict[str, Any] | None:
         ServerNotReady: if it cannot compare.
     """
     words = python(MODULE, "verdict", "--json", "--data-dir", data_dir)
-    found = run(words, {"LAGLOSS_DATA_DIR": str(lagloss_data_dir)})
-    if found.returncode == EXIT_NOT_ENOUGH_DATA:
+    answer = run(words, {"LAGLOSS_DATA_DIR": str(lagloss_data_dir)})
+    if answer.returncode == EXIT_NOT_ENOUGH_DATA:
         return None
-    if found.returncode not in (EXIT_OK, EXIT_BREACHED):
-        raise ServerNotReady(server="the verdict", detail=found.stderr.strip()[-400:], log="none")
-    document: dict[str, Any] = json.loads(found.stdout)
+    if answer.returncode not in (EXIT_OK, EXIT_BREACHED):
+        raise ServerNotReady(server="the verdict", detail=answer.stderr.strip()[-400:], log="none")
+    document: dict[str, Any] = json.loads(answer.stdout)
     return document

@@ -164,10 +164,10 @@ class Demo:
             self._refresh()
             is_late = time.time() > deadline
             if is_late or all(start in windows and windows[start].is_settled for start in truths):
-                found = verdict(self._data_dir, self._stack.settings.data_dir)
-                agree = found is not None and found["agree"] and not found["waiting"]
-                if found is not None and (agree or is_late):
-                    return {**found, "agree": agree}
+                document = verdict(self._data_dir, self._stack.settings.data_dir)
+                agree = document is not None and document["agree"] and not document["waiting"]
+                if document is not None and (agree or is_late):
+                    return {**document, "agree": agree}
                 if is_late:
                     raise NotEnoughData(
                         detail="No window is closed, long after all were due; see the aggregator's log."
@@ -207,9 +207,9 @@ class Demo:
         per_s = max(0.0, (beacons - before) / max(now - since, 0.001))
         parts = [self._phase, f"{per_s:,.0f} beacons/s"]
         waiting = [
-            at
-            for at in self._picture.live()
-            if (window := self._picture.windows.get(at)) is None or window.state == "open"
+            place
+            for place in self._picture.live()
+            if (window := self._picture.windows.get(place)) is None or window.state == "open"
         ]
         if waiting:
             left_s = due_ms(min(waiting), self._grace_ms) / 1000 - time.time()
@@ -233,13 +233,13 @@ def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any]
         )
         return
     table = Table("window", "what", "injected", "measured", "ids", title="measured differs from injected", style="red")
-    found = document["differences"]
-    for difference in found[:MAX_SHOWN_DIFFERENCES]:
+    differences = document["differences"]
+    for difference in differences[:MAX_SHOWN_DIFFERENCES]:
         minute = f"{datetime.fromtimestamp(difference['window_start_s'], UTC):%H:%M}"
         cells = [str(difference[name]) for name in ("what", "injected", "measured")]
         table.add_row(minute, *cells, ", ".join(difference["ids"]))
     console.print(table)
-    if len(found) > MAX_SHOWN_DIFFERENCES:
-        console.print(f"and {len(found) - MAX_SHOWN_DIFFERENCES} more; --json has them all")
+    if len(differences) > MAX_SHOWN_DIFFERENCES:
+        console.print(f"and {len(differences) - MAX_SHOWN_DIFFERENCES} more; --json has them all")
     if document["waiting"]:
         console.print(f"not settled: {', '.join(document['waiting'])}", style="red")

@@ -27,8 +27,8 @@ class LockedEnvironment:
 
     @property
     def folder(self) -> Path:
-        given = os.environ.get(self.variable)
-        return Path(given) if given else jars_dir().absolute().parent / f".{self.server.lower()}"
+        folder_text = os.environ.get(self.variable)
+        return Path(folder_text) if folder_text else jars_dir().absolute().parent / f".{self.server.lower()}"
 
     def ensure(self) -> Path:
         """Make the environment if it is missing or the lock has changed; return its Python. Needs the network then.

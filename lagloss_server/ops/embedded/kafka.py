@@ -153,11 +153,11 @@ class EmbeddedKafka:
         """True if all brokers answer and every partition has all its replicas in sync; asks, for a second at most."""
         admin = AdminClient({**self._access.client, "bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
-            found = admin.list_topics(timeout=ASK_TIMEOUT_S)
+            metadata = admin.list_topics(timeout=ASK_TIMEOUT_S)
         except KafkaException:
             return False
-        partitions = [partition for topic in found.topics.values() for partition in topic.partitions.values()]
-        return len(found.brokers) == self._brokers and all(
+        partitions = [partition for topic in metadata.topics.values() for partition in topic.partitions.values()]
+        return len(metadata.brokers) == self._brokers and all(
             set(partition.isrs) == set(partition.replicas) and partition.leader >= 0 for partition in partitions
         )
 
@@ -174,12 +174,12 @@ class EmbeddedKafka:
         first = 1 if self._brokers == 1 else LONE_CONTROLLER
         nodes = []
         for number in range(first, self._brokers + 1):
-            wanted = self._wanted_port if number == 1 else 0
+            port = self._wanted_port if number == 1 else 0
             old = remembered.get(number)
             node = BrokerNode(
                 number,
                 self.data_dir / f"node-{number}",
-                choose_port("Kafka", wanted, old and old[0]),
+                choose_port("Kafka", port, old and old[0]),
                 choose_port("Kafka's controller", 0, old and old[1]) if number == first else 0,
             )
             nodes.append(node)
@@ -211,9 +211,9 @@ class EmbeddedKafka:
                 if node.logs_folder.exists() and any(node.logs_folder.glob("*-*/*.log")):
                     raise StaleDataDirectory(server="Kafka", path=self.data_dir, detail=f"{meta} is missing")
                 continue
-            found = re.search(r"^cluster\.id=(.*)$", meta.read_text(errors="replace"), re.MULTILINE)
-            if found is None or found[1].strip() != cluster_id:
-                other = found[1].strip() if found else "none"
+            match = re.search(r"^cluster\.id=(.*)$", meta.read_text(errors="replace"), re.MULTILINE)
+            if match is None or match[1].strip() != cluster_id:
+                other = match[1].strip() if match else "none"
                 raise StaleDataDirectory(
                     server="Kafka",
                     path=self.data_dir,

@@ -254,9 +254,9 @@ class EmbeddedPostgres:
     def _check_version(self, programs: Path, cluster: Path) -> None:
         made_by = (cluster / "PG_VERSION").read_text().strip()
         done = run([programs / "postgres", "-V"], environment=foreign_environment, timeout_s=30)
-        found = done.stdout.split()[-1].split(".")[0] if done.stdout else "?"
-        if made_by != found:
-            detail = f"PostgreSQL {made_by} made it, but PostgreSQL {found} is installed"
+        version = done.stdout.split()[-1].split(".")[0] if done.stdout else "?"
+        if made_by != version:
+            detail = f"PostgreSQL {made_by} made it, but PostgreSQL {version} is installed"
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail)
         if not self._passfile.exists():
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
@@ -271,8 +271,8 @@ class EmbeddedPostgres:
                 raise self._startup_error(cluster)
             try:
                 with psycopg.connect(self.database_url("postgres"), connect_timeout=2, autocommit=True) as connection:
-                    found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [self.database])
-                    if found.fetchone() is None:
+                    rows = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [self.database])
+                    if rows.fetchone() is None:
                         connection.execute(f'CREATE DATABASE "{self.database}"'.encode())
                     return
             except psycopg.OperationalError as error:

@@ -37,18 +37,18 @@ def find_programs(user: str | None, copies_dir: Callable[[], Path]) -> Path:
         ServerNotReady: its programs do not run on this machine.
     """
     installed = require_wheel()
-    found = installed
+    programs = installed
     problem = _problem(installed, user)
     if problem and user is not None:
-        found = copies_dir() / f"postgresql-{metadata.version(WHEEL)}"
-        with (found.parent / ".lock").open("w") as lock:
+        programs = copies_dir() / f"postgresql-{metadata.version(WHEEL)}"
+        with (programs.parent / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if _listing(found) != _listing(installed):
-                _copy(installed, found)
-        problem = _problem(found, user)
+            if _listing(programs) != _listing(installed):
+                _copy(installed, programs)
+        problem = _problem(programs, user)
     if problem:
         raise ServerNotReady(server="PostgreSQL", detail=problem, log="none")
-    return found / _PROGRAMS / "bin"
+    return programs / _PROGRAMS / "bin"
 
 
 def require_wheel() -> Path:

@@ -451,7 +451,7 @@ def rows_of(rows: Iterable[Sequence[object]], **types: TypeEngine[Any]) -> Table
     """Return these rows as a table, for joins that look each up by itself in an index: one statement, however many
     rows."""
     values = list(zip(*rows, strict=True)) or [()] * len(types)
-    arrays = [literal(list(one), ARRAY(kind)) for one, kind in zip(values, types.values(), strict=True)]
+    arrays = [literal(list(column), ARRAY(kind)) for column, kind in zip(values, types.values(), strict=True)]
     columns = [column(name, kind) for name, kind in types.items()]
     return func.unnest(*arrays).table_valued(*columns, name="asked").render_derived()
 
@@ -462,9 +462,9 @@ def at_places(
     """Return the conditions for rows with these pipelines and starts (epoch s), each looked up by itself, however many
     they are. The two columns are given."""
     listed = list(places)
-    asked, starts = rows_of(listed, pipeline=Text(), start=BigInteger()), [at for _, at in listed] or [0]
+    listed_rows, starts = rows_of(listed, pipeline=Text(), start=BigInteger()), [start for _, start in listed] or [0]
     return (
-        pipeline == asked.c.pipeline,
-        start == asked.c.start,
+        pipeline == listed_rows.c.pipeline,
+        start == listed_rows.c.start,
         start.between(min(starts), max(starts)),  # for the planner, which then leaves other days out
     )

@@ -25,10 +25,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--hour", type=int, required=True, help="its start, epoch seconds")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    run(BatchSettings(), asked.task, asked.hour, int(os.environ.get("AIRFLOW_CTX_TRY_NUMBER", "1")))
+    run(BatchSettings(), arguments.task, arguments.hour, int(os.environ.get("AIRFLOW_CTX_TRY_NUMBER", "1")))
 
 
 def run(settings: BatchSettings, task: str, hour: int, number: int) -> None:

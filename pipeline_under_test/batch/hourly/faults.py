@@ -36,10 +36,10 @@ class TaskFault:
         Raises:
             BadTaskFault: it is neither.
         """
-        found = _GRAMMAR.fullmatch(text)
-        if found is None:
+        match = _GRAMMAR.fullmatch(text)
+        if match is None:
             raise BadTaskFault(f"expected task:NAME or task:NAME:TRIES with one of {', '.join(TASKS)}, found {text!r}")
-        return cls(found[1], int(found[2]) if found[2] else None, hour)
+        return cls(match[1], int(match[2]) if match[2] else None, hour)
 
     @property
     def text(self) -> str:
@@ -67,7 +67,7 @@ class TaskFaults:
 
     def lift(self, fault: TaskFault) -> None:
         """Let the task succeed from now on."""
-        self._write(tuple(known for known in self.known() if known != fault))
+        self._write(tuple(injection for injection in self.known() if injection != fault))
 
     def hitting(self, task: str, hour: int, number: int) -> TaskFault | None:
         """Return the first fault that this try of a task meets."""

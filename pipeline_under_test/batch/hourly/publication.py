@@ -32,8 +32,8 @@ class HourScores:
     @classmethod
     def read(cls, connection: Connection, hour: int) -> HourScores:
         columns = (SCORE.c.campaign, SCORE.c.events, SCORE.c.value, SCORE.c.score)
-        found = connection.execute(select(*columns).where(SCORE.c.hour == hour).order_by(SCORE.c.campaign))
-        return cls(hour, [(row.campaign, row.events, row.value, row.score) for row in found])
+        rows = connection.execute(select(*columns).where(SCORE.c.hour == hour).order_by(SCORE.c.campaign))
+        return cls(hour, [(row.campaign, row.events, row.value, row.score) for row in rows])
 
     @property
     def events(self) -> int:
@@ -65,8 +65,8 @@ def load(connection: Connection, hour: int) -> None:
 
 def check(connection: Connection, hour: int) -> None:
     """Raise BadScores if what is loaded is not what was aggregated."""
-    asked = select(func.count()).select_from(COUNTED).where(COUNTED.c.hour == hour)
-    HourScores.read(connection, hour).check(connection.execute(asked).scalar_one())
+    statement = select(func.count()).select_from(COUNTED).where(COUNTED.c.hour == hour)
+    HourScores.read(connection, hour).check(connection.execute(statement).scalar_one())
 
 
 def publish(connection: Connection, hour: int) -> None:

@@ -64,19 +64,19 @@ def report(rows: DataFrame, pipeline: str, node: str, kind: Literal["received", 
     return sum(row.reported for row in counts.collect())
 
 
-def _read_slices(of: HourSnapshot, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read_slices(snapshot: HourSnapshot, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-    with psycopg.connect(of.database_url) as connection:
+    with psycopg.connect(snapshot.database_url) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
-        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(of.snapshot))
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.snapshot))
         for number in numbers:
             with connection.cursor("events") as cursor:
-                cursor.execute(_SELECT, (of.hour, of.slices, number))
-                while found := cursor.fetchmany(BATCH_ROWS):
+                cursor.execute(_SELECT, (snapshot.hour, snapshot.slices, number))
+                while rows := cursor.fetchmany(BATCH_ROWS):
                     columns = [
                         pa.array(column, field.type)
-                        for column, field in zip(zip(*found, strict=True), ROWS, strict=True)
+                        for column, field in zip(zip(*rows, strict=True), ROWS, strict=True)
                     ]
                     yield pa.record_batch(columns, schema=ROWS)
 

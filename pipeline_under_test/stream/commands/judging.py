@@ -42,12 +42,12 @@ def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
     """Compare the ledger with lagloss's windows, id by id: exit 0 if they agree, 1 if not, 4 if it is too early."""
     from pipeline_under_test.stream.verdict import verdict_of
 
-    found = verdict_of(ReferenceSettings.load(data_dir), LaglossSettings.load())
+    verdict = verdict_of(ReferenceSettings.load(data_dir), LaglossSettings.load())
     if as_json:
-        say(found.document())
+        say(verdict.document())
     else:
-        show_verdict(found.document())
-    if not found.agrees:
+        show_verdict(verdict.document())
+    if not verdict.agrees:
         raise typer.Exit(EXIT_DIFFERS)
 
 
@@ -105,16 +105,16 @@ def rate(
     kafka = bootstrap or settings.bootstrap or LaglossSettings.load().require_kafka()
     settings = settings.model_copy(update={"bootstrap": kafka})
     try:
-        found = rated(settings, node, lag_target, seconds=seconds, faults=fault, say=_say_trial)
+        rating = rated(settings, node, lag_target, seconds=seconds, faults=fault, say=_say_trial)
     except NodeFailed as problem:
         fail(str(problem), EXIT_UNREACHABLE)
     except NothingSustained as problem:
         fail(str(problem), EXIT_DIFFERS)
-    Ratings({**Ratings.load(data_dir).root, node: found}).save(data_dir)
+    Ratings({**Ratings.load(data_dir).root, node: rating}).save(data_dir)
     if as_json:
-        say({node: found.model_dump(mode="json")})
+        say({node: rating.model_dump(mode="json")})
     else:
-        typer.echo(f"{node}: {found.events_per_s:.0f} events/s within {lag_target:g} s")
+        typer.echo(f"{node}: {rating.events_per_s:.0f} events/s within {lag_target:g} s")
 
 
 def _say_trial(trial: RateTrial) -> None:
@@ -135,8 +135,8 @@ def show_verdict(document: Mapping[str, Any]) -> None:
     console.print(table)
     for difference in document["differences"][:MAX_DIFFERENCES]:
         injected, measured, ids = difference["injected"], difference["measured"], ", ".join(difference["ids"])
-        at = f"{difference['window_start_s']} {difference['what']}"
-        console.print(f"{at}: injected {injected}, measured {measured}{ids and f'; {ids}'}", markup=False)
+        where = f"{difference['window_start_s']} {difference['what']}"
+        console.print(f"{where}: injected {injected}, measured {measured}{ids and f'; {ids}'}", markup=False)
     if len(document["differences"]) > MAX_DIFFERENCES:
         console.print(f"and {len(document['differences']) - MAX_DIFFERENCES} more; --json has them all")
     waiting = document["waiting"]
@@ -151,8 +151,8 @@ def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
     console = out()
     titles = ("messages", "lost: injected", "measured", "duplicates", "false loss", "max lag")
     table = Table("scenario", *(Column(title, justify="right") for title in titles), "result", box=None)
-    found = list(documents)
-    for outcome in found:
+    outcomes = list(documents)
+    for outcome in outcomes:
         injected, measured = outcome["injected"], outcome["measured"]
         counts = ("", "", "", "")
         if injected is not None and measured is not None:
@@ -162,6 +162,6 @@ def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
         lag = fmt.duration(outcome["max_lag_ms"])
         table.add_row(outcome["scenario"], *counts, str(outcome["false_losses"]), lag, result)
     console.print(table)
-    for outcome in found:
+    for outcome in outcomes:
         for problem in outcome["problems"]:
             console.print(f"{outcome['scenario']}: {problem}", markup=False)

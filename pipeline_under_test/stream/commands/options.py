@@ -19,12 +19,12 @@ from pipeline_under_test.stream.topology import SHADOW
 
 def fault_of(text: str) -> Fault:
     try:
-        asked = parse(text)
-        if asked.kind == "skew":
+        fault = parse(text)
+        if fault.kind == "skew":
             library()
     except (BadFault, NoFaketime) as problem:
         raise typer.BadParameter(str(problem)) from problem
-    return asked
+    return fault
 
 
 def require_target(fault: Fault, settings: ReferenceSettings) -> None:

@@ -67,8 +67,8 @@ def run(
         parallel=parallel,
         tiers_s=tuple(tier),
     )
-    for asked in fault:
-        require_target(asked, settings)
+    for fault_ in fault:
+        require_target(fault_, settings)
     producers_schema(settings.schema_path)
     settings.injections().begin_anew(fault)
     with own_brokers(settings.data_dir, settings.injections(), brokers) as (own, faults):
@@ -122,8 +122,8 @@ def fault(
         injections.end_all()
         return
     require_target(fault, settings)
-    made = injections.add(fault, seconds, wait)
-    say(_asked(made))
+    injection = injections.add(fault, seconds, wait)
+    say(_asked(injection))
 
 
 @app.command()
@@ -136,14 +136,14 @@ def play(
     from pipeline_under_test.stream.scenario import BROKER_FAULTS, load_scenario
 
     settings = ReferenceSettings.load(data_dir)
-    found = load_scenario(find_scenario(scenario))
-    for one in found.faults:
-        if one.fault.kind in BROKER_FAULTS:
-            fail(f"expected no fault of brokers, which `pipeline scenario` has, found {one.fault.text}", EXIT_USAGE)
-        require_target(one.fault, settings)
-    faults = [_asked(made) for made in found.inject(settings.injections())]
-    say({"scenario": found.name, "description": found.description, "faults": faults})
+    scenario_ = load_scenario(find_scenario(scenario))
+    for fault in scenario_.faults:
+        if fault.fault.kind in BROKER_FAULTS:
+            fail(f"expected no fault of brokers, which `pipeline scenario` has, found {fault.fault.text}", EXIT_USAGE)
+        require_target(fault.fault, settings)
+    faults = [_asked(injection) for injection in scenario_.inject(settings.injections())]
+    say({"scenario": scenario_.name, "description": scenario_.description, "faults": faults})
 
 
-def _asked(made: Injection) -> dict[str, object]:
-    return {"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms}
+def _asked(injection: Injection) -> dict[str, object]:
+    return {"fault": injection.fault.text, "from_ms": injection.from_ms, "until_ms": injection.until_ms}

@@ -51,16 +51,16 @@ class Event:
             NoIdentity: if it does not say which event it is.
         """
         carrier = carrier_of(record)
-        found = _IDENTITIES.find(carrier)
-        if found is None:
+        identity = _IDENTITIES.find(carrier)
+        if identity is None:
             raise NoIdentity(f"{record.topic()}/{record.partition()} at {record.offset()}")
         text = {name: value.decode(errors="replace") for name, value in carrier.headers.items()}
         tries = text.get(TRIES_HEADER, "")
         return cls(
-            found.message_id,
-            found.event_time_ms,
+            identity.message_id,
+            identity.event_time_ms,
             record.value() or b"",
-            found.replay,
+            identity.replay,
             text.get(BACK_TO_HEADER, ""),
             int(tries) if tries.isdecimal() else 0,
             text.get(REASON_HEADER, ""),

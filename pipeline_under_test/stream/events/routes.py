@@ -43,8 +43,8 @@ class TopicRoute(BaseModel):
         return all(_fits(content.get(name), value) for name, value in self.when.items())
 
 
-def _fits(found: Any, wanted: str | bool) -> bool:
-    return wanted in found if isinstance(found, list) else bool(found == wanted)
+def _fits(value: Any, expected: str | bool) -> bool:
+    return expected in value if isinstance(value, list) else bool(value == expected)
 
 
 DEFAULT_ROUTES: Final = {vendor: TopicRoute(to=node, when={"vendors": vendor}) for vendor, node in VENDORS.items()}

@@ -102,10 +102,10 @@ class SchemaReader:
 
     def _writer(self, fingerprint: bytes) -> Schema:
         if fingerprint not in self._known:
-            found = self._lookup(fingerprint)
-            if found is None:
+            writer = self._lookup(fingerprint)
+            if writer is None:
                 raise Unreadable(f"unknown schema {fingerprint.hex()}")
-            self._known[fingerprint] = found
+            self._known[fingerprint] = writer
         return self._known[fingerprint]
 
 

@@ -153,8 +153,8 @@ class ReliableProducer:
         """Handle what the broker answered, waiting up to `timeout_s` for the first answer."""
         self._producer.poll(timeout_s)
         now = time.monotonic()
-        due = [produce for at, produce in self._again if at <= now]
-        self._again = [(at, produce) for at, produce in self._again if at > now]
+        due = [produce for retry_at, produce in self._again if retry_at <= now]
+        self._again = [(retry_at, produce) for retry_at, produce in self._again if retry_at > now]
         for produce in due:
             produce()
 

@@ -47,10 +47,10 @@ class OffsetRangeReader:
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self._consumer = consumer_for(bootstrap, group, group)
         self._topic = topic
-        found = self._consumer.list_topics(topic, ADMIN_TIMEOUT_S).topics[topic]
-        if found.error is not None:
-            raise KafkaException(found.error)
-        self._numbers = sorted(found.partitions)
+        metadata = self._consumer.list_topics(topic, ADMIN_TIMEOUT_S).topics[topic]
+        if metadata.error is not None:
+            raise KafkaException(metadata.error)
+        self._numbers = sorted(metadata.partitions)
 
     def ends(self) -> Offsets:
         """Past the last record of each partition."""
@@ -60,17 +60,17 @@ class OffsetRangeReader:
     def at(self, time_s: float) -> Offsets:
         """Return the first records that were appended at this time (epoch seconds) or later; the ends where there are
         none."""
-        asked = [TopicPartition(self._topic, number, int(time_s * 1000)) for number in self._numbers]
-        found = self._consumer.offsets_for_times(asked, ADMIN_TIMEOUT_S)
+        places = [TopicPartition(self._topic, number, int(time_s * 1000)) for number in self._numbers]
+        offsets = self._consumer.offsets_for_times(places, ADMIN_TIMEOUT_S)
         ends = self.ends()
-        return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in found}
+        return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in offsets}
 
     @_asked_again
     def committed(self) -> Offsets:
         """Return where the group has come to; the oldest records where it has committed nothing, or what is gone."""
-        asked = [TopicPartition(self._topic, number) for number in self._numbers]
-        found = self._consumer.committed(asked, ADMIN_TIMEOUT_S)
-        return {place.partition: max(place.offset, self._bounds(place.partition)[0]) for place in found}
+        places = [TopicPartition(self._topic, number) for number in self._numbers]
+        offsets = self._consumer.committed(places, ADMIN_TIMEOUT_S)
+        return {place.partition: max(place.offset, self._bounds(place.partition)[0]) for place in offsets}
 
     @_asked_again
     def commit(self, offsets: Offsets) -> None:
@@ -90,31 +90,31 @@ class OffsetRangeReader:
         Raises:
             KafkaException: if the broker refuses.
         """
-        left = {number: end[number] for number in self._numbers if begin[number] < end[number]}
-        places = [TopicPartition(self._topic, number, begin[number]) for number in left]
+        remaining = {number: end[number] for number in self._numbers if begin[number] < end[number]}
+        places = [TopicPartition(self._topic, number, begin[number]) for number in remaining]
         self._consumer.assign(places)
         self._consumer.resume(places)  # those at whose end an earlier stretch has paused
-        while left:
+        while remaining:
             first = self._consumer.poll(POLL_S)
-            found = [first, *self._consumer.consume(MAX_BATCH - 1, timeout=0)] if first is not None else []
-            yield [record for record in found if self._is_in(record, left)]
+            messages = [first, *self._consumer.consume(MAX_BATCH - 1, timeout=0)] if first is not None else []
+            yield [record for record in messages if self._is_in(record, remaining)]
         self._consumer.unassign()
 
-    def _is_in(self, record: Message, left: dict[int, int]) -> bool:
+    def _is_in(self, record: Message, remaining: dict[int, int]) -> bool:
         """Return whether a record is part of the range; takes partitions that have come to their end out of
-        `left`."""
+        `remaining`."""
         error, number, offset = record.error(), record.partition(), record.offset()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF and number is not None:
-                left.pop(number, None)  # before the stretch's end where a transaction's mark is its last record
+                remaining.pop(number, None)  # before the stretch's end where a transaction's mark is its last record
             elif not error.retriable():
                 raise KafkaException(error)
             return False
-        if number is None or offset is None or number not in left:
+        if number is None or offset is None or number not in remaining:
             return False
-        is_in = offset < left[number]
-        if offset + 1 >= left[number]:
-            del left[number]
+        is_in = offset < remaining[number]
+        if offset + 1 >= remaining[number]:
+            del remaining[number]
             self._consumer.pause([TopicPartition(self._topic, number)])
         return is_in
 

@@ -42,8 +42,10 @@ class GroupWatcher:
 
     def positions(self, nodes: Iterable[str] = CONSUMERS) -> dict[str, Position]:
         """Return how far each of these nodes has come in its topic."""
-        found = self._positions({group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in nodes})
-        return {node: found[group_of(self._pipeline, node)] for node in nodes}
+        positions_ = self._positions(
+            {group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in nodes}
+        )
+        return {node: positions_[group_of(self._pipeline, node)] for node in nodes}
 
     def left(self, tiers_s: Iterable[float]) -> int:
         """Count records that are not done: in the nodes' topics, and in the global retrier's tiers."""
@@ -73,12 +75,12 @@ class GroupWatcher:
         """Return where these partitions end."""
         latest: dict[TopicPartition, OffsetSpec] = {TopicPartition(*place): OffsetSpec.latest() for place in places}
         # untyped: the stubs leave out that each answer is a future
-        asked: dict[TopicPartition, Any] = dict(
+        futures: dict[TopicPartition, Any] = dict(
             self._admin.list_offsets(
                 latest, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ADMIN_TIMEOUT_S
             )
         )
-        return {(place.topic, place.partition): answer.result().offset for place, answer in asked.items()}
+        return {(place.topic, place.partition): answer.result().offset for place, answer in futures.items()}
 
     def all_assigned(self, nodes: Collection[str]) -> bool:
         """Return whether every one of these nodes has consumers that have all the partitions between them."""

@@ -170,8 +170,8 @@ class EventIntake:
                     passed = poisoned(passed)
                 sent = await asyncio.gather(*(self._produce(passed, plan) for _ in range(plan.copies)))
                 if not all(sent):
-                    here = place_of_node(COL_SERVICE)
-                    entry = LedgerEntry("filtered", event.id, event.event_time_ms, here, NOT_ACKNOWLEDGED)
+                    place = place_of_node(COL_SERVICE)
+                    entry = LedgerEntry("filtered", event.id, event.event_time_ms, place, NOT_ACKNOWLEDGED)
                     self._ledger.write([entry])
                     self._hand_back(arrival, NOT_ACKNOWLEDGED)
             case Lost():

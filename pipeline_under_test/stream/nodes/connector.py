@@ -178,18 +178,18 @@ class VendorOutlet:
         return None
 
     def _answered(self, batch: ConnectorBatch, answer: VendorAnswer) -> None:
-        left = [outbound for place, outbound in enumerate(batch.outbounds) if place not in answer.taken]
+        unanswered = [outbound for place, outbound in enumerate(batch.outbounds) if place not in answer.taken]
         for place in answer.taken:
             self._queued -= 1
             self._loop.delivered(batch.outbounds[place])
-        if not left:
+        if not unanswered:
             return
         if answer.may_pass or self._retry == "everything":
-            self._again(ConnectorBatch(left, batch.tries), answer)
-        elif len(left) > 1:
-            self._waiting.extend(ConnectorBatch([outbound]) for outbound in left)
+            self._again(ConnectorBatch(unanswered, batch.tries), answer)
+        elif len(unanswered) > 1:
+            self._waiting.extend(ConnectorBatch([outbound]) for outbound in unanswered)
         else:
-            self._leave(left, answer.failure)
+            self._leave(unanswered, answer.failure)
 
     def _again(self, batch: ConnectorBatch, answer: VendorAnswer) -> None:
         if batch.tries >= LOCAL_TRIES or answer.pause_s > MAX_PAUSE_S:

@@ -162,8 +162,8 @@ class DeadLetters:
             self._next_write = time.monotonic() + DISK_AGAIN_S
             self._complain(str(error))
             return
-        kept, self._to_keep = self._to_keep, []
-        for _, safe in kept:
+        letters, self._to_keep = self._to_keep, []
+        for _, safe in letters:
             safe()
 
     # -- from the disk to the queue -------------------------------------------------------------------------------

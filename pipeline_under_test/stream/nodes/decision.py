@@ -54,19 +54,19 @@ def decided(event: Event, plan: Plan, decide: Callable[[Event], Decision]) -> De
 
 def ledger_entries(node: str, event: Event, plan: Plan, decision: Decision | Lost) -> Iterator[LedgerEntry]:
     """Return the facts to have on disk before `decision` is carried out."""
-    here = place_of_node(node)
+    place = place_of_node(node)
     if plan.delay_s:
-        yield LedgerEntry("delayed", event.id, event.event_time_ms, here)
+        yield LedgerEntry("delayed", event.id, event.event_time_ms, place)
     match decision:
         case Lost():
-            yield LedgerEntry("lost", event.id, event.event_time_ms, here)
+            yield LedgerEntry("lost", event.id, event.event_time_ms, place)
         case Filtered(reason):
-            yield LedgerEntry("filtered", event.id, event.event_time_ms, here, reason)
+            yield LedgerEntry("filtered", event.id, event.event_time_ms, place, reason)
         case Dead(reason):
-            yield LedgerEntry("dead", event.id, event.event_time_ms, here, reason)
+            yield LedgerEntry("dead", event.id, event.event_time_ms, place, reason)
         case Pass(_, to):
             if plan.copies > 1:
-                yield LedgerEntry("duplicated", event.id, event.event_time_ms, here)
+                yield LedgerEntry("duplicated", event.id, event.event_time_ms, place)
             for receiver in to:
                 if len(NEXT.get(node, ())) > 1:
                     yield LedgerEntry("routed", event.id, event.event_time_ms, place_of_link(node, receiver))

@@ -53,19 +53,19 @@ class LetterFile:
     lines: list[bytes]
     _locked: IO[bytes]
 
-    def settle(self, left: Sequence[bytes]) -> None:
+    def settle(self, unsettled: Sequence[bytes]) -> None:
         """Keep only these of its lines, and release it to any process.
 
         Raises:
             OSError: the disk says no: all its lines are still there.
         """
         with self._locked:
-            if not left:
+            if not unsettled:
                 self.path.unlink(missing_ok=True)
-            elif len(left) < len(self.lines):
+            elif len(unsettled) < len(self.lines):
                 fresh = self.path.with_suffix(_DRAFT)
                 with fresh.open("wb", buffering=0) as file:
-                    _write(file, b"".join(left))
+                    _write(file, b"".join(unsettled))
                 fresh.replace(self.path)
 
 

@@ -278,8 +278,8 @@ class Loop(Worker):
         while any(self._in_flight.values()) and time.monotonic() < deadline:
             self._move_on(outlet)
             self.producer.poll(BUSY_WAIT_S)
-        if left := sum(map(len, self._in_flight.values())):
-            log.warning("ended with %d records in flight; the next process does them again", left)
+        if in_flight := sum(map(len, self._in_flight.values())):
+            log.warning("ended with %d records in flight; the next process does them again", in_flight)
 
     def _close(self) -> None:
         self.node.close(CLOSE_TIMEOUT_S)

@@ -192,9 +192,9 @@ class TransactionalLoop(Worker):
     def _go_back(self) -> None:
         """To what is committed, with all partitions."""
         self.producer.abort()
-        held = self._consumer.assignment()
-        self._tracker.drop(_key(place) for place in held)
-        for place in self._consumer.committed(held, COMMITTED_TIMEOUT_S) if held else []:
+        assignment = self._consumer.assignment()
+        self._tracker.drop(_key(place) for place in assignment)
+        for place in self._consumer.committed(assignment, COMMITTED_TIMEOUT_S) if assignment else []:
             offset = place.offset if place.offset >= 0 else OFFSET_BEGINNING
             self._consumer.seek(TopicPartition(place.topic, place.partition, offset))
 

@@ -83,9 +83,9 @@ class Observer:
         cpu = self._cpu.shares(pid for crew in groups.values() for pid in crew.pids)
         for node, crew in groups.items():
             shares = [cpu[pid] for pid in crew.pids if pid in cpu]
-            made = self._observation(node, positions, now, crew.wanted, fmean(shares) if shares else 0.0)
-            kept = [one for one in self.seen(node) if one.at_s >= now - KEPT_S]
-            self._seen[node] = (*kept, made)
+            observation = self._observation(node, positions, now, crew.wanted, fmean(shares) if shares else 0.0)
+            recent = [one for one in self.seen(node) if one.at_s >= now - KEPT_S]
+            self._seen[node] = (*recent, observation)
 
     def _observation(
         self, node: str, positions: Mapping[str, Position], now: float, processes: int, cpu: float
@@ -110,8 +110,8 @@ def lag_of(partition: Partition, committed: int, ends: Sequence[tuple[float, Map
         ends: the partitions' ends at some moments, oldest first; the last one is now.
     """
     now, known_since = ends[-1][0], ends[-1][0]
-    for at_s, of in reversed(ends):
-        if of[partition] <= committed:
+    for at_s, offset in reversed(ends):
+        if offset[partition] <= committed:
             break
         known_since = at_s
     return now - known_since

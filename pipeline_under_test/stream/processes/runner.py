@@ -185,11 +185,11 @@ class Runner:
     def _drain(self) -> Iterator[dict[str, Any]]:
         deadline = time.monotonic() + DRAIN_TIMEOUT_S + sum(self._settings.tiers_s)
         while not self._is_stop_requested(times=2):
-            left = self._under_way()
-            if left == 0:
+            remaining = self._under_way()
+            if remaining == 0:
                 break
             if time.monotonic() > deadline:
-                log.error("%s records are still under way", "an unknown number of" if left is None else left)
+                log.error("%s records are still under way", "an unknown number of" if remaining is None else remaining)
                 break
             yield from self._tick("draining")
         settled = time.monotonic() + self._settle_s

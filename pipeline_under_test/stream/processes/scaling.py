@@ -79,10 +79,10 @@ class Scaling:
         Raises:
             NotRated: if the policy is `rated` and no node has a rating; nodes without one stay at their least.
         """
-        found = Ratings.load(data_dir).root
-        if self.policy == "rated" and not found:
+        stored = Ratings.load(data_dir).root
+        if self.policy == "rated" and not stored:
             raise NotRated(f"expected ratings in {data_dir}, found none; make some with `pipeline rate NODE`")
-        return found
+        return stored
 
 
 NO_SCALING: Final = Scaling()
@@ -125,27 +125,27 @@ class Scaler:
             {node: ProcessGroup(group.wanted, group.pids) for node, group in self._groups.items()}
         )
         for node, group in self._groups.items():
-            seen = self._observer.seen(node)
-            if seen and seen[-1] is not self._decided_by.get(node) and not group.is_held:
-                self._decided_by[node] = seen[-1]
-                self._decide(node, group, seen)
+            observations = self._observer.seen(node)
+            if observations and observations[-1] is not self._decided_by.get(node) and not group.is_held:
+                self._decided_by[node] = observations[-1]
+                self._decide(node, group, observations)
 
     def seen(self) -> dict[str, dict[str, Any]]:
         """Return the newest observation of each node, to show."""
         return {node: _document(seen[-1]) for node in self._groups if (seen := self._observer.seen(node))}
 
-    def _decide(self, node: str, group: Group, seen: tuple[GroupObservation, ...]) -> None:
-        made = wish(self._policy, seen, self._changed_at_s[node], self._rules[node])
-        if made.processes == group.wanted:
+    def _decide(self, node: str, group: Group, observations: tuple[GroupObservation, ...]) -> None:
+        wish_ = wish(self._policy, observations, self._changed_at_s[node], self._rules[node])
+        if wish_.processes == group.wanted:
             return
-        group.scale(made.processes)
+        group.scale(wish_.processes)
         self._changed_at_s[node] = time.monotonic()
-        self._note(node, seen[-1], made)
+        self._note(node, observations[-1], wish_)
 
-    def _note(self, node: str, observed: GroupObservation, made: Wish) -> None:
-        log.warning("%s: %d processes instead of %d: %s", node, made.processes, observed.processes, made.reason)
+    def _note(self, node: str, observed: GroupObservation, wish: Wish) -> None:
+        log.warning("%s: %d processes instead of %d: %s", node, wish.processes, observed.processes, wish.reason)
         decision = {"at_ms": time.time_ns() // 1_000_000, "node": node, "policy": self._policy, **_document(observed)}
-        decision |= {"wanted": made.processes, "reason": made.reason}
+        decision |= {"wanted": wish.processes, "reason": wish.reason}
         with self._path.open("a") as file:
             file.write(json.dumps(decision) + "\n")
 

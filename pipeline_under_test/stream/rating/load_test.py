@@ -105,7 +105,7 @@ def rate(
 def apart(settings: ReferenceSettings, folder: Path, pipeline: str) -> ReferenceSettings:
     """Return the settings, saved in `folder`, of another pipeline on the same broker, with addresses of its own."""
     receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
-    made = settings.model_copy(
+    settings_ = settings.model_copy(
         update={
             "data_dir": folder,
             "pipeline": pipeline,
@@ -113,8 +113,8 @@ def apart(settings: ReferenceSettings, folder: Path, pipeline: str) -> Reference
             "collector_url": f"http://{LOOPBACK}:{collector_port}",
         }
     )
-    made.save()
-    return made
+    settings_.save()
+    return settings_
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_ta
         time.sleep(SEND_EVERY_S)
     until_s = time.time()
     done += _drained(bench, traffic)
-    lags = sorted(one.lag_s for one in done if measured_from_s <= one.sent_s <= until_s)
+    lags = sorted(sample.lag_s for sample in done if measured_from_s <= sample.sent_s <= until_s)
     p95 = lags[rank(QUANTILE, len(lags)) - 1] if lags else math.inf
     return RateTrial(per_s, sent / max(elapsed, SEND_EVERY_S), p95)
 

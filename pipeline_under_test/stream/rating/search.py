@@ -49,34 +49,34 @@ def highest_sustained(
     """
     best, too_much = _bracket(attempt, lag_target_s, first)
     while too_much - best.asked_per_s > TOLERANCE * too_much:
-        made = attempt((best.asked_per_s + too_much) / 2)
-        if made.lag_p95_s > lag_target_s:
-            too_much = made.asked_per_s
-        elif made.is_full:
-            best = made
+        trial = attempt((best.asked_per_s + too_much) / 2)
+        if trial.lag_p95_s > lag_target_s:
+            too_much = trial.asked_per_s
+        elif trial.is_full:
+            best = trial
         else:
-            return made
+            return trial
     return best
 
 
 def _bracket(attempt: Callable[[float], RateTrial], lag_target_s: float, first: float) -> tuple[RateTrial, float]:
     """Return a trial that held, and a rate that did not, at most twice as high; the same rate where the load ended
     first."""
-    made = attempt(first)
-    while made.lag_p95_s > lag_target_s:
-        too_much = made.asked_per_s
+    trial = attempt(first)
+    while trial.lag_p95_s > lag_target_s:
+        too_much = trial.asked_per_s
         if too_much <= LOWEST_RATE:
             raise NothingSustained(
-                f"expected a lag of {lag_target_s:g} s at {LOWEST_RATE:g} event/s, found {made.lag_p95_s:.1f} s; "
+                f"expected a lag of {lag_target_s:g} s at {LOWEST_RATE:g} event/s, found {trial.lag_p95_s:.1f} s; "
                 "allow more with --lag-target, or look at the node's log"
             )
-        made = attempt(max(LOWEST_RATE, too_much / 2))
-        if made.lag_p95_s <= lag_target_s:
-            return made, too_much
+        trial = attempt(max(LOWEST_RATE, too_much / 2))
+        if trial.lag_p95_s <= lag_target_s:
+            return trial, too_much
     while True:
-        if not made.is_full:
-            return made, made.asked_per_s
-        higher = attempt(2 * made.asked_per_s)
+        if not trial.is_full:
+            return trial, trial.asked_per_s
+        higher = attempt(2 * trial.asked_per_s)
         if higher.lag_p95_s > lag_target_s:
-            return made, higher.asked_per_s
-        made = higher
+            return trial, higher.asked_per_s
+        trial = higher

@@ -139,8 +139,8 @@ class TopicTraffic:
 
 def _body(fields: Mapping[str, Any]) -> bytes:
     schema = packaged()
-    known = {field["name"] for field in schema.parsed["fields"]}
-    return schema.encode({name: value for name, value in fields.items() if name in known})
+    names = {field["name"] for field in schema.parsed["fields"]}
+    return schema.encode({name: value for name, value in fields.items() if name in names})
 
 
 class HttpTraffic:

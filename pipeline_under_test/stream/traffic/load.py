@@ -105,7 +105,7 @@ class Load:
                     next_s += interval_s
                 if times_ms:
                     await self._under_way.acquire()
-                    requests.create_task(self._send(client, [self._maker.make(at) for at in times_ms]))
+                    requests.create_task(self._send(client, [self._maker.make(time_ms) for time_ms in times_ms]))
                 await self._pause()
         self._ledger.close()
 
@@ -127,8 +127,8 @@ class Load:
                     await asyncio.sleep(min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**attempt))
                 answers = await self._post(client, events)
                 self._note(answers)
-                known = {event["event_id"] for event, _ in answers}
-                events = [event for event in events if event["event_id"] not in known]
+                event_ids = {event["event_id"] for event, _ in answers}
+                events = [event for event in events if event["event_id"] not in event_ids]
                 if not events:
                     return
             self._note((event, "unanswered") for event in events)

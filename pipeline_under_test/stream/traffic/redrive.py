@@ -56,30 +56,30 @@ class Wanted:
         return event if fits else None
 
 
-def redriven(settings: ReferenceSettings, name: str, wanted: Wanted) -> Iterator[dict[str, Any]]:
+def redriven(settings: ReferenceSettings, name: str, selection: Wanted) -> Iterator[dict[str, Any]]:
     """Send the letters that are wanted back to their nodes; gives progress about once a second, and at the end a
-    summary: `events` were sent back to nodes, `kept` were put back into the queue.
+    summary: `events` were sent back to nodes, `skipped` were put back into the queue.
 
     Raises:
         Busy: if another redrive is under way here.
         KafkaException: if the broker cannot be reached or refuses.
     """
     queue_topic = dead_topic(settings.pipeline)
-    began, events, kept, shown = time.monotonic(), 0, 0, 0.0
+    began, events, skipped, shown = time.monotonic(), 0, 0, 0.0
     producer, tracker = ReliableProducer.of(settings.bootstrap, REDRIVE), OffsetTracker()
     with (
         _alone(settings),
         OffsetRangeReader(settings.bootstrap, queue_topic, redrive_group(settings.pipeline)) as queue,
     ):
         begin = queue.committed()
-        batches = queue.read(begin, _end(queue, begin, wanted))
+        batches = queue.read(begin, _end(queue, begin, selection))
         while (records := next(batches, None)) is not None or producer.in_flight:
             for record in records or ():
                 acknowledged = tracker.taken(*place_of(record)).done
-                event = wanted.event(record)
+                event = selection.event(record)
                 if event is None:
                     producer.forward(queue_topic, record, acknowledged)
-                    kept += 1
+                    skipped += 1
                 else:
                     producer.send(topic_of(settings.pipeline, event.back_to), _again(event, name), acknowledged)
                     events += 1
@@ -89,24 +89,24 @@ def redriven(settings: ReferenceSettings, name: str, wanted: Wanted) -> Iterator
             if time.monotonic() >= shown + PROGRESS_EVERY_S:
                 shown = time.monotonic()
                 _commit(queue, tracker)
-                yield {"redrive": name, "events": events, "kept": kept}
+                yield {"redrive": name, "events": events, "kept": skipped}
         _commit(queue, tracker)
-    yield {"redrive": name, "events": events, "kept": kept, "seconds": round(time.monotonic() - began, 3)}
+    yield {"redrive": name, "events": events, "kept": skipped, "seconds": round(time.monotonic() - began, 3)}
 
 
 def _again(event: Event, name: str) -> Event:
     return replace(event, replay=event.replay or name, back_to="", tries=0, reason="")
 
 
-def _end(queue: OffsetRangeReader, begin: Offsets, wanted: Wanted) -> Offsets:
+def _end(queue: OffsetRangeReader, begin: Offsets, selection: Wanted) -> Offsets:
     """Return where to end in each partition: past the last letter that is wanted, so that those behind it are not
     moved."""
     end, count = dict(begin), 0
     for records in queue.read(begin, queue.ends()):
         for record in records:
-            if count == wanted.most:
+            if count == selection.most:
                 return end
-            if wanted.event(record) is not None:
+            if selection.event(record) is not None:
                 (_, number), offset = place_of(record)
                 end[number] = offset + 1
                 count += 1

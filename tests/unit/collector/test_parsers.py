@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import gzip
 import json
 import struct
@@ -273,7 +274,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 def test_a_body_is_unpacked_up_to_its_limit_and_given_back(encoding: str, content: bytes, size: int) -> None:
     bodies, packed = Bodies(max_held_bytes=2_000), PACK[encoding](content)
     try:
-        assert asyncio.run(_read(packed, encoding, size, bodies)) == content
+        assert asyncio.run(_read(packed, encoding, size, bodies)) == content.removeprefix(codecs.BOM_UTF8)
         assert len(content) <= size
     except Problem as problem:
         assert problem.status == 413  # noqa: PT017

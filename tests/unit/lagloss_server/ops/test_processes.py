@@ -108,7 +108,7 @@ def test_a_taken_port_is_an_error_only_if_it_was_asked_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         with pytest.raises(PortInUse, match=f"port {taken}"):
-            choose_port("Kafka", wanted=taken)
+            choose_port("Kafka", preferred=taken)
         assert choose_port("Kafka", remembered=taken) != taken
     assert choose_port("Kafka", remembered=taken) == taken
 
