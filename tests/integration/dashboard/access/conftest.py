@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import schemathesis
+from schemathesis.core.media_types import YAML_MEDIA_TYPES
 
 from lagloss_server.store.store import Store
 from tests.support.teams_world import TeamsWorld, dashboard_of, seed
 
 
-@schemathesis.deserializer("application/yaml")
+@schemathesis.deserializer(*YAML_MEDIA_TYPES)
 def text_of(_context: object, response: schemathesis.Response) -> str:
     """Declared as a text: Schemathesis itself reads one document of YAML, and OpenSLO is several."""
     return response.text
