@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lagloss.wire.format import hash_id
@@ -47,6 +48,10 @@ def run(batch: BatchPipeline, *faults: str, files: int = FILES) -> None:
     batch.await_facts(len(batch.facts("landed")) + files, "landed")
     batch.stop_landing()
     batch.await_drained()
+
+
+def standing_still(batch: BatchPipeline) -> list[int]:
+    return [pid for pid in batch.groups[DB_IMPORT].pids if psutil.Process(pid).status() == psutil.STATUS_STOPPED]
 
 
 def beacons_of(batch: BatchPipeline) -> tuple[Beacons, Beacons]:
@@ -103,7 +108,7 @@ def test_events_of_the_streams_last_topic_land_under_their_ids_and_once(
 
 @pytest.mark.slow
 def test_importers_that_are_killed_before_or_after_a_write_lose_nothing(batch: BatchPipeline) -> None:
-    run(batch, "kill:db-import:before:0.2", "kill:db-import:after:0.2", files=20)
+    run(batch, "kill:db-import:before:0.3", "kill:db-import:after:0.3", files=24)
     ids = landed_ids(batch)
     kinds = {fact["fault"].split(":")[2] for fact in batch.facts("fault")}
     assert kinds == {"before", "after"}
@@ -114,8 +119,9 @@ def test_importers_that_are_killed_before_or_after_a_write_lose_nothing(batch: B
 
 @pytest.mark.slow
 def test_an_importer_that_stands_still_for_too_long_writes_twice_and_the_rows_are_single(batch: BatchPipeline) -> None:
-    run(batch, "double-write:db-import:0.5", files=20)
+    run(batch, "double-write:db-import:0.3", files=24)
     assert batch.facts("fault")
+    wait_until(lambda: not standing_still(batch), 60, "for processes that stand still, which no signal ends")
     hit = {fact["file"] for fact in batch.facts("fault")}
     writes = [fact["file"] for fact in batch.facts("writing") if fact["node"] == DB_IMPORT]
     assert any(writes.count(name) > 1 for name in hit)
