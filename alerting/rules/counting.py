@@ -32,13 +32,19 @@ class WindowSlice:
 
     @classmethod
     def of(cls, view: PipelineView, n: int) -> WindowSlice:
-        if view.news_from_s == math.inf:  # the newest n - 1 alone would look better than with those before them
+        if view.news_from_s == math.inf:  # nothing is new
             news = len(view.windows.starts)
         else:
             news = view.windows.first_at(view.news_from_s) - (n - 1)  # later ones can make up a breach with these
         first_seen = max(view.windows.first_at(view.seen_from_s), news)
         first = max(0, first_seen - n + 1)
         return cls(view.windows.since(first), first, first_seen - first)
+
+    @classmethod
+    def whole(cls, view: PipelineView) -> WindowSlice:
+        """Return the slice of all windows from `seen_from_s` on, new or not, without any before."""
+        first = view.windows.first_at(view.seen_from_s)
+        return cls(view.windows.since(first), first, 0)
 
     def assessment(
         self,

@@ -7,6 +7,7 @@ are pending, no later window ends an incident.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +21,6 @@ from alerting.rules.loss import messages_at
 from alerting.rules.measures import Measure, covered_by, labels_within, own_targets, placed
 from alerting.rules.places import uncertain_places
 from alerting.rules.view import PipelineView
-from alerting.rules.windows import Flags
 from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import of_pipeline
@@ -60,8 +60,16 @@ class UncertainLoss(PlacedRule):
         together = of_last(self.windows, unsure) / np.maximum(of_last(self.windows, total), 1)
         own = unsure > self.target * total
         made_up = making_up(self.windows, own, own & (together > self.target))
-        good = ~(together > self.target) & _decided(counts(recent, self._pending) > self.target * total)
+        good = ~(together > self.target) & (recent.windows.starts < self._undecided_from_s(view))
         return recent.assessment(made_up, together, good & ~made_up, self.resolve_after)
+
+    def _undecided_from_s(self, view: PipelineView) -> float:
+        """Return the start (epoch s) of the first window with too many pending messages, which can be long before the
+        news; inf if there is none."""
+        whole = WindowSlice.whole(view)
+        undecided = counts(whole, self._pending) > self.target * counts(whole, messages_at(self.place))
+        starts = whole.windows.starts[undecided]
+        return float(starts[0]) if len(starts) else math.inf
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return uncertain_places(breached, self.within)
@@ -92,9 +100,3 @@ def uncertain_loss_rules(definition: Definition) -> list[UncertainLoss]:
             )
         )
     return rules
-
-
-def _decided(undecided: Flags) -> Flags:
-    """Return the windows before the first that is not decided."""
-    decided: Flags = np.cumsum(undecided) == 0
-    return decided

@@ -36,8 +36,8 @@ class PipelineView:
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
     `waiting`: pending messages. `runs`: of its jobs, of the last week. `partitions`: those that its consumer groups
     read. `watched_since_s`: start of the alerter's observation. `habits`: what is usual. `news_from_s`: of windows
-    before, only those are assessed again whose findings may depend on later ones; all are if it is -inf. Moments in
-    epoch s.
+    before, only those are assessed again whose findings may depend on later ones; all are if it is -inf, none if it is
+    inf. Moments in epoch s.
     """
 
     definition: Definition

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from alerting.incidents.findings import Findings, PipelineSnapshot, assess, can_change
 from alerting.incidents.lifecycle import KnownIncident, Transition
 from alerting.rules import Rule, rules_of
 from alerting.rules.assessment import Assessment
 from alerting.rules.view import PipelineView
 from lagloss_server.model.definition import StoredPipeline
-from tests.support.alert_views import minute
+from tests.support.alert_views import minute, rule_of, window
 from tests.unit.alerting.rules.test_news import DEFINITION, change, seen
 
 PIPELINE = StoredPipeline(DEFINITION.name, 1, 0, DEFINITION)
@@ -60,8 +62,12 @@ def test_news_change_incidents_as_all_windows_do() -> None:
         by_news: Known = {}
         by_all: Known = {}
         is_settled = False
-        for step in range(60):
-            news = change(chance, documents, step)
+        step = -1
+        while step < 60:
+            news: set[int] = set()
+            for _ in range(chance.choice([1, 1, 1, 8])):  # several at once, as after an outage
+                step += 1
+                news |= change(chance, documents, step)
             view = replace(seen(documents, 0), now_s=minute(step + 2))
             is_limited = is_settled and not can_change(by_news, view.now_s)
             limited = replace(view, news_from_s=minute(min(news))) if is_limited else view
@@ -74,6 +80,18 @@ def test_news_change_incidents_as_all_windows_do() -> None:
             is_settled = findings_of(limited, by_news, rules).changes_nothing
             assert is_settled == findings_of(view, by_all, rules).changes_nothing, (seed, step)
     assert (opened_by_news > 10, changed > 50) == (True, True), (opened_by_news, changed)
+
+
+@pytest.mark.parametrize("news_from_s", [-math.inf, minute(40)])
+def test_an_uncertain_loss_among_many_new_windows_stays_open_while_older_messages_are_pending(
+    news_from_s: float,
+) -> None:
+    documents = {at: window(DEFINITION, at) for at in range(60)}
+    documents[0]["pending"] = 100
+    documents[40]["lost"] = {"min": 0, "max": 200}
+    view = replace(seen(documents, 0), news_from_s=news_from_s)
+    changes = apply(findings_of(view, {}, [rule_of(DEFINITION, "uncertain-loss")]), {})
+    assert [kind for _, kind, *_ in changes] == ["opened"]
 
 
 def test_a_rule_that_raises_keeps_no_other_from_being_assessed_and_changes_nothing() -> None:
