@@ -73,6 +73,7 @@ histories: setup ## run the tests of random histories and records with many more
 test-tools: $(VENV)/.project ## install what some tests need: programs outside Python (as root, or by sudo), LocalStack and Airflow
 	@$(PYTHON) tests/programs.py
 	@$(BIN)/python -m tests.support.kafka_connect
+	@$(BIN)/python -m tests.support.spark_archive
 	@$(BIN)/python -m lagloss_server.ops.embedded.localstack
 	@$(BIN)/python -m pipeline_under_test.batch.airflow
 
