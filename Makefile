@@ -60,10 +60,10 @@ test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds th
 
 # By default these tests draw a fraction of this.
 MANY := LAGLOSS_HISTORIES=100 LAGLOSS_TAP_HISTORIES=60 LAGLOSS_ALERTING_HISTORIES=4 LAGLOSS_REPORT_HISTORIES=300 \
-	LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000
+	LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000 LAGLOSS_BLAME_WORLDS=20
 RANDOM_TESTS := $(addprefix tests/integration/,aggregator/test_crash_histories.py taps/test_histories.py \
 	alerting/test_pre_check.py aggregator/reports/test_repeated_reports.py aggregator/test_any_record.py \
-	collector/test_any_body.py)
+	collector/test_any_body.py) tests/unit/lagloss_server/blame/test_causes.py
 
 .PHONY: histories
 histories: setup ## run the tests of random histories and records with many more seeds than `make test` (about half an hour)
@@ -73,6 +73,7 @@ histories: setup ## run the tests of random histories and records with many more
 test-tools: $(VENV)/.project ## install what some tests need: programs outside Python (as root, or by sudo), LocalStack and Airflow
 	@$(PYTHON) tests/programs.py
 	@$(BIN)/python -m tests.support.kafka_connect
+	@$(BIN)/python -m tests.support.spark_archive
 	@$(BIN)/python -m lagloss_server.ops.embedded.localstack
 	@$(BIN)/python -m pipeline_under_test.batch.airflow
 

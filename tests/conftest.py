@@ -29,13 +29,15 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
 from tests.programs import SKIPPED
+from tests.support.spark_archive import archive_options
 
 # How long an example takes says more about the machine's other work than about the code.
 hypothesis.settings.register_profile("lagloss", deadline=None)
 hypothesis.settings.load_profile("lagloss")
 
 # For JVMs that live for seconds or minutes: else they spend half of it on compiling well what they will hardly run.
-os.environ["JAVA_TOOL_OPTIONS"] = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -XX:TieredStopAtLevel=1".strip()
+_java_options = (os.environ.get("JAVA_TOOL_OPTIONS", ""), "-XX:TieredStopAtLevel=1", *archive_options())
+os.environ["JAVA_TOOL_OPTIONS"] = " ".join(_java_options).strip()
 
 # Without a client of one's own, httpx2 reads the machine's authorities anew for each request, for http:// too: 40 ms of
 # the processor, thousands of times while tests wait for something on loopback.

@@ -36,12 +36,12 @@ _EFFECTS: Final = {
 """Kinds of rules that are right while a scenario's fault lasts; of all others those about lag."""
 
 
-def generated_days(days: int = DAYS, seed: int = SEED) -> Backtested:
-    """Return the backtest of generated days; faults begin after the first week."""
+def generated_days(days: int = DAYS, seed: int = SEED, quiet_days: int = QUIET_DAYS) -> Backtested:
+    """Return the backtest of generated days; faults begin after the quiet ones."""
     document = as_document(load_definition(DEFINITION))
     document["spec"]["sla"]["staleness"]["checkpoints"] = {"event-norm.out": "3m"}
     to_s = FIRST_S + days * DAY_S
-    faults = plan(np.random.default_rng(seed), FIRST_S + QUIET_DAYS * DAY_S, to_s)
+    faults = plan(np.random.default_rng(seed), FIRST_S + quiet_days * DAY_S, to_s)
     return backtest(Definition.model_validate(document), faults, day_rate, FIRST_S, to_s, seed=seed)
 
 

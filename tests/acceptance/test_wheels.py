@@ -351,5 +351,6 @@ def test_the_server_does_what_the_checkout_does(server_with_postgres: Environmen
             wait_for(lambda: _closed_windows(server) > 50, 120, "the past hour")
             server.lagloss("report", "clicks", "--from", "-1h")
         assert demo.process.returncode == 0, demo.output()
+        assert "stopped" in demo.output()
     finally:
         EmbeddedPostgres.remove(data_dir / "postgres")

@@ -29,8 +29,9 @@ class Beacons:
         return set().union(*(self.ids[name] for name in names))
 
 
-def records(bootstrap: str, topic: str) -> Iterator[bytes]:
-    """All values of a topic, as of now."""
+def records(bootstrap: str, topic: str, pipeline: str) -> Iterator[bytes]:
+    """All values of a topic, as of now, in which a pipeline's name stands: others, which are most of what is in a topic
+    that many tests share, need not be decoded."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 0}
     )
@@ -46,19 +47,20 @@ def records(bootstrap: str, topic: str) -> Iterator[bytes]:
         assert not message.error()
         if message.offset() + 1 >= left.get(message.partition(), 0):
             left.pop(message.partition(), None)
-        yield message.value()
+        if pipeline.encode() in message.value():
+            yield message.value()
     consumer.close()
 
 
 def read_beacons(bootstrap: str, pipeline: str) -> Beacons:
     found, seen = Beacons(), set()
-    for value in records(bootstrap, BEACONS):
+    for value in records(bootstrap, BEACONS, pipeline):
         block = decode_block(value)
         if block.pipeline == pipeline and (block.emitter, block.seq) not in seen:
             seen.add((block.emitter, block.seq))
             found.ids[block.checkpoint].update(block.id_hash.tolist())
             found.counts[block.checkpoint] += block.count
-    for value in records(bootstrap, REPORTS):
+    for value in records(bootstrap, REPORTS, pipeline):
         report = decode_report(value)
         if report.pipeline == pipeline:
             newest = found.last_reports.get(report.emitter)

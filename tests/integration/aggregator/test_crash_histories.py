@@ -1,7 +1,7 @@
 """Pods on ephemeral disks are the normal case: random histories of kill -9, restart, scale-in and scale-out of a real
 consumer group, with losses injected in between, against the ledger.
 
-LAGLOSS_HISTORIES is how many (8 by default), LAGLOSS_HISTORIES_AT_ONCE how many side by side, LAGLOSS_HISTORIES_SEED
+LAGLOSS_HISTORIES is how many (4 by default), LAGLOSS_HISTORIES_AT_ONCE how many side by side, LAGLOSS_HISTORIES_SEED
 the seed of the first, LAGLOSS_HISTORIES_CROWD how many emitters of other pipelines send beside them, with faults of
 their own.
 """
@@ -41,7 +41,7 @@ from tests.support.histories import fates
 from tests.support.histories.history import SILENT_S, History
 from tests.support.window_documents import documents
 
-COUNT = int(os.environ.get("LAGLOSS_HISTORIES", "8"))
+COUNT = int(os.environ.get("LAGLOSS_HISTORIES", "4"))
 AT_ONCE = int(os.environ.get("LAGLOSS_HISTORIES_AT_ONCE", "40"))
 FIRST_SEED = int(os.environ.get("LAGLOSS_HISTORIES_SEED", "1"))
 CROWD = int(os.environ.get("LAGLOSS_HISTORIES_CROWD", "0"))

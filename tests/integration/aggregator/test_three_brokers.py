@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
@@ -118,8 +119,16 @@ def assert_spread_and_acknowledged_by_two(bootstrap: str) -> None:
         partitions = admin.list_topics(topic, timeout=20).topics[topic].partitions.values()
         return {len(partition.replicas) for partition in partitions}, {partition.leader for partition in partitions}
 
-    for topic in (BEACONS, REPORTS):
-        # whichever broker is asked may hear of a new topic a moment after the one that made it
-        wait_until(lambda topic=topic: copies_and_leaders(topic) == ({3}, {1, 2, 3}), 20, f"for {topic} on 3 brokers")
+    def acknowledged_by(topic: str) -> str | None:
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        assert admin.describe_configs([resource])[resource].result(20)["min.insync.replicas"].value == "2"
+        try:
+            return str(admin.describe_configs([resource])[resource].result(20)["min.insync.replicas"].value)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return None
+
+    for topic in (BEACONS, REPORTS):
+        # whichever broker is asked, which is another one each time, may hear of a new topic after the one that made it
+        wait_until(lambda topic=topic: copies_and_leaders(topic) == ({3}, {1, 2, 3}), 20, f"for {topic} on 3 brokers")
+        assert wait_until(lambda topic=topic: acknowledged_by(topic), 20, f"for settings of {topic}") == "2"

@@ -92,20 +92,38 @@ def open_page(page: Page, url: str, query: str = "range=1h&zone=Europe/Berlin") 
     page.locator("#pipeline-panels").scroll_into_view_if_needed()
 
 
+def of_panels(page: Page, function: str, argument: object = None) -> Any:
+    """What a function of JavaScript returns for the drawn panels: while new ones take their place, there are none."""
+    script = f"""([selector, argument]) => {{
+        const chart = document.querySelector(selector);
+        return chart?._fullLayout?.xaxis?.range && ({function})(chart, argument);
+    }}"""
+    result: Any = None
+
+    def is_drawn() -> bool:
+        nonlocal result
+        result = page.evaluate(script, [PANELS, argument])
+        return result is not None
+
+    until(is_drawn, "panels that are drawn")
+    return result
+
+
 def spot_of(page: Page, window_start_s: int) -> tuple[float, float]:
     """Where a minute is drawn, in pixels of the page, in the lag panel."""
-    found = page.evaluate(
-        """([chart_at, start_s]) => {
-            const chart = document.querySelector(chart_at), layout = chart._fullLayout;
+    x, y = of_panels(
+        page,
+        """(chart, start_s) => {
+            const layout = chart._fullLayout;
             const drag = chart.querySelector('.xy2 .nsewdrag, .nsewdrag[data-subplot="xy2"]');
             drag.scrollIntoView({block: 'nearest'});
             const box = drag.getBoundingClientRect();
             const drawn = (start_s + 30 + layout.meta.offset_s) * 1000;
             return [box.left + layout.xaxis.d2p(drawn), box.top + box.height / 3];
         }""",
-        [PANELS, window_start_s],
+        window_start_s,
     )
-    return found[0], found[1]
+    return x, y
 
 
 def hover(page: Page, window_start_s: int) -> str:
@@ -123,9 +141,7 @@ def hover(page: Page, window_start_s: int) -> str:
 
 
 def drawn_range(page: Page) -> list[float]:
-    range_: list[float] = page.evaluate(
-        "at => document.querySelector(at)._fullLayout.xaxis.range.map(end => +new Date(end))", PANELS
-    )
+    range_: list[float] = of_panels(page, "chart => chart._fullLayout.xaxis.range.map(end => +new Date(end))")
     return range_
 
 

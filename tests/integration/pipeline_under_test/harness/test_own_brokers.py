@@ -98,11 +98,10 @@ def more_accepted(clients: Clients, count: int = 50) -> None:
     wait_until(lambda: len(clients.accepted) >= before + count, 60, "for answers")
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_broker_that_is_killed_under_load_costs_no_answered_event(cluster: Cluster, number: int) -> None:
+def test_a_broker_that_is_killed_under_load_costs_no_answered_event(cluster: Cluster) -> None:
     with Clients(cluster.settings.collector_url, pause_s=PAUSE_S) as clients:
         more_accepted(clients)
-        cluster.inject(f"broker:kill:{number}")
+        cluster.inject("broker:kill:1")
         wait_until(lambda: cluster.brokers_up() == 2, what="for the others to know")
         more_accepted(clients)
         cluster.settings.injections().end_all()
@@ -143,7 +142,7 @@ def test_with_too_few_brokers_in_sync_events_are_answered_with_503_and_taken_aga
 def test_a_run_with_brokers_of_its_own_ends_with_them(jars: None, own_dir: Path) -> None:
     words = [sys.executable, "-m", "pipeline_under_test", "run", "--brokers", "1", "--data-dir", str(own_dir)]
     done = subprocess.run(
-        [*words, "--rate", "50", "--minutes", "0.05", "--settle", "0"], capture_output=True, text=True, check=False
+        [*words, "--rate", "50", "--minutes", "0.2", "--settle", "0"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
