@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from dash import html
 from dash.development.base_component import Component
 
-from dashboard.pages.base import SCRIPTED, Part
+from dashboard.pages.base import SCRIPTED, Part, data
 
 Node: TypeAlias = str | list[Any]
 
@@ -107,6 +107,18 @@ def element(tag: str, children: Part = None, **properties: Any) -> Printed:
     return Printed(nodes)
 
 
+def inside_link(text: str, href: str, **more: Any) -> Printed:
+    """Return a link to another page of ours. Where the browser builds it without Dash (light.js), a plain click still
+    leads there without loading the dashboard again.
+
+    Raises:
+        ValueError: `href` leads elsewhere.
+    """
+    if not href.startswith("/") or href.startswith("//"):
+        raise ValueError(f"expected an address of ours, found {href}")
+    return element("a", text, href=href, **data(inside=""), **more)
+
+
 def _print(part: Part, nodes: list[Node]) -> None:
     # `Component` comes last: whether something is of an abstract class takes long to find out
     if isinstance(part, str):
@@ -159,9 +171,14 @@ def _print_element(tag: str, properties: Mapping[str, Any], children: Part, node
 def _attributes(properties: Mapping[str, Any]) -> dict[str, str]:
     named: dict[str, str] = {}
     for name, value in properties.items():
-        attribute = _ATTRIBUTES.get(name, name if name.startswith("aria-") and name != "aria-live" else None)
-        is_address = name in _ADDRESSES and str(value).startswith(_ADDRESSES[name])
-        if (attribute is not None or is_address) and value is not None:
-            named[attribute or name] = str(value)
+        if value is None:
+            continue
+        if name in _ATTRIBUTES:
+            named[_ATTRIBUTES[name]] = str(value)
+        elif name in _ADDRESSES:
+            if str(value).startswith(_ADDRESSES[name]):
+                named[name] = str(value)
+        elif name.startswith("aria-") and name != "aria-live":
+            named[name] = str(value)
     # Dash keeps properties in the order of a set; light.js compares attributes as text
     return dict(sorted(named.items()))

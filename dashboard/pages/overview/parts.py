@@ -11,8 +11,8 @@ from dash import html
 
 from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, sparkline, spoken
 from dashboard.format import VERDICTS
-from dashboard.pages.base import Part, alert, aria, data, inside_link, picture
-from dashboard.pages.printing import element
+from dashboard.pages.base import Part, alert, aria, data, picture
+from dashboard.pages.printing import element, inside_link
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Minute, Order, PipelineStatus, State
@@ -144,10 +144,10 @@ def pager(page: PageOf, address: Address, place: str) -> Part:
 def _head(name: str, by: Order | None, address: Address, order: Order) -> Part:
     """Return the head of a column: a link that orders by it, where that is of use."""
     if by is None:
-        return html.Th(name, role="columnheader", scope="col")
+        return element("th", name, role="columnheader", scope="col")
     to = address.asking(sort=None if by is Order.WORST else by, page=None).href
     ordered = aria(sort="ascending" if by is Order.NAME else "descending") if by is order else {}
-    return html.Th(inside_link(name, to), role="columnheader", scope="col", **ordered)
+    return element("th", inside_link(name, to), role="columnheader", scope="col", **ordered)
 
 
 def table(standings: Sequence[PipelineStatus], address: Address, now_s: float, order: Order = Order.WORST) -> Part:

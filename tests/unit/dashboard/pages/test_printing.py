@@ -6,8 +6,8 @@ import dash_mantine_components as dmc
 import pytest
 from dash import dcc, html
 
-from dashboard.pages.base import SCRIPTED, Part, alert, badge, inside_link
-from dashboard.pages.printing import element, html_of, nodes_of
+from dashboard.pages.base import SCRIPTED, Part, alert, badge
+from dashboard.pages.printing import element, html_of, inside_link, nodes_of
 
 
 @pytest.mark.parametrize(
