@@ -132,18 +132,6 @@ def moment(text: str, utc: str) -> Part:
     return html.Time(text, title=utc)
 
 
-def inside_link(text: str, href: str, **more: Any) -> Part:
-    """Return a link to another page of ours. Where the browser builds it without Dash (light.js), a plain click still
-    leads there without loading the dashboard again.
-
-    Raises:
-        ValueError: `href` leads elsewhere.
-    """
-    if not href.startswith("/") or href.startswith("//"):
-        raise ValueError(f"expected an address of ours, found {href}")
-    return html.A(text, href=href, **data(inside=""), **more)
-
-
 def picture(svg: str, alt: str, **more: Any) -> Part:
     """Return a drawing that the server has made, as an image."""
     return html.Img(src=f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}", alt=alt, **more)

@@ -38,7 +38,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.pages import notices
 from dashboard.pages.base import Part
-from dashboard.pages.printing import nodes_of
+from dashboard.pages.printing import Printed, nodes_of
 from dashboard.queries.services import Services
 from dashboard.request.current_user import sight
 from dashboard.request.links import Address
@@ -106,11 +106,17 @@ class Panel(Generic[R]):
     def output(self) -> Output:
         return Output(self.store, "data") if self.prop == LIGHT else Output(self.id, self.prop)
 
+    def drawn(self, result: R, visit: Visit) -> Any:
+        """Return what is drawn of a result; nested lists, which readers share, are printed here, once for all of
+        them."""
+        value = self.draw(result, visit)
+        return value if self.prop != LIGHT or value is no_update else Printed(nodes_of(value))
+
     def sent(self, value: Any) -> Any:
         """Return what the browser gets of a value that was drawn."""
         if self.prop != LIGHT or value is no_update:
             return value
-        return {"into": self.id, "tree": next(nodes_of(value), None)}
+        return {"into": self.id, "tree": next(iter(nodes_of(value)), None)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +242,7 @@ def _drawn_of(visit: Visit, panels: Sequence[Panel[R]], read: Callable[[Visit], 
         result = read(visit)
     except Instead as instead:
         return [instead.notice if panel.is_notice else panel.blank for panel in panels]
-    return [panel.draw(result, visit) for panel in panels]
+    return [panel.drawn(result, visit) for panel in panels]
 
 
 def led(address: Address, changed: Mapping[Control, Any], given_values: Mapping[str, Any]) -> Address:

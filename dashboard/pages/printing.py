@@ -4,20 +4,24 @@ Dash keeps books on every component: two hundred rows of twenty components each 
 nested lists, `[tag, attributes, child, ...]`, they are there in milliseconds; a child is a text or such a list, and
 text is never read as markup.
 
+Making and printing a component takes several times as long as an `element`, which is printed when it is made: cells of
+tables with hundreds of rows are elements.
+
 Controls, charts, ids and whatever is marked as `SCRIPTED` are left out: they are of no use without a script, and stand
 in the page that follows. No attribute runs code: only those that are named here are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any, Final, TypeAlias
 
 from dash import html
 from dash.development.base_component import Component
 
-from dashboard.pages.base import SCRIPTED, Part
+from dashboard.pages.base import SCRIPTED, Part, data
 
 Node: TypeAlias = str | list[Any]
 
@@ -82,25 +86,62 @@ def _text(node: Node) -> str:
     return f"<{tag}{named}>" if tag in _VOID else f"<{tag}{named}>{''.join(map(_text, children))}</{tag}>"
 
 
-def nodes_of(part: Part) -> Iterator[Node]:
-    """Yield the nested lists of a component, a text, or a list of them."""
-    if isinstance(part, Component):
-        yield from _component(part)
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """Nested lists of what is printed already: a part like others, but not for Dash."""
+
+    nodes: Sequence[Node]
+
+
+def nodes_of(part: Part) -> list[Node]:
+    """Return the nested lists of a component, a text, or a list of them."""
+    nodes: list[Node] = []
+    _print(part, nodes)
+    return nodes
+
+
+def element(tag: str, children: Part = None, **properties: Any) -> Printed:
+    """Return the element that a component of Dash's `html` with these properties is printed as."""
+    nodes: list[Node] = []
+    _print_element(tag, properties, children, nodes)
+    return Printed(nodes)
+
+
+def inside_link(text: str, href: str, **more: Any) -> Printed:
+    """Return a link to another page of ours. Where the browser builds it without Dash (light.js), a plain click still
+    leads there without loading the dashboard again.
+
+    Raises:
+        ValueError: `href` leads elsewhere.
+    """
+    if not href.startswith("/") or href.startswith("//"):
+        raise ValueError(f"expected an address of ours, found {href}")
+    return element("a", text, href=href, **data(inside=""), **more)
+
+
+def _print(part: Part, nodes: list[Node]) -> None:
+    # `Component` comes last: whether something is of an abstract class takes long to find out
+    if isinstance(part, str):
+        nodes.append(str(part))
+    elif isinstance(part, Printed):
+        nodes += part.nodes
     elif isinstance(part, list | tuple):
         for child in part:
-            yield from nodes_of(child)
+            _print(child, nodes)
+    elif isinstance(part, Component):
+        _print_component(part, nodes)
     elif part is not None and not isinstance(part, bool):
-        yield str(part)
+        nodes.append(str(part))
 
 
-def _component(component: Any) -> Iterator[Node]:
+def _print_component(component: Any, nodes: list[Node]) -> None:
     # Dash's own way to the properties, to_plotly_json, takes as long as making the component
     kind, namespace, props = component._type, component._namespace, vars(component)
     if namespace not in _NAMESPACES or kind in _LEFT_OUT or _needs_script(props):
         return
     children = props.get("children")
     if namespace == "dash_html_components":
-        yield from _element(kind.lower(), props, children)
+        _print_element(kind.lower(), props, children, nodes)
         return
     tag = f"h{props.get('order', 1)}" if kind == "Title" else _MANTINE.get(kind, "div")
     if kind == "Text" and (props.get("span") or props.get("inherit")):
@@ -111,7 +152,7 @@ def _component(component: Any) -> Iterator[Node]:
     named = {**props, "className": " ".join(filter(None, classes)), **props.get("attributes", {}).get("root", {})}
     if kind == "Alert":
         children = [html.P(str(named.pop("title", "")), className="plain-bold"), children]
-    yield from _element(tag, named, children)
+    _print_element(tag, named, children, nodes)
 
 
 def _needs_script(props: Mapping[str, Any]) -> bool:
@@ -120,17 +161,24 @@ def _needs_script(props: Mapping[str, Any]) -> bool:
     return bool(props.get("hidden")) or is_hidden or SCRIPTED in str(props.get("className")).split()
 
 
-def _element(tag: str, attributes: Mapping[str, Any], children: Part) -> Iterator[Node]:
-    inside = list(nodes_of(children))
+def _print_element(tag: str, properties: Mapping[str, Any], children: Part, nodes: list[Node]) -> None:
+    inside = nodes_of(children)
     if tag in _BOXES and not any(inside):
         return  # a box of controls, or one that nothing is drawn in
+    nodes.append([tag, _attributes(properties), *inside])
+
+
+def _attributes(properties: Mapping[str, Any]) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for name, value in properties.items():
+        if value is None:
+            continue
+        if name in _ATTRIBUTES:
+            named[_ATTRIBUTES[name]] = str(value)
+        elif name in _ADDRESSES:
+            if str(value).startswith(_ADDRESSES[name]):
+                named[name] = str(value)
+        elif name.startswith("aria-") and name != "aria-live":
+            named[name] = str(value)
     # Dash keeps properties in the order of a set; light.js compares attributes as text
-    yield [tag, dict(sorted(_attributes(attributes))), *inside]
-
-
-def _attributes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in attributes.items():
-        attribute = _ATTRIBUTES.get(name, name if name.startswith("aria-") and name != "aria-live" else None)
-        is_address = name in _ADDRESSES and str(value).startswith(_ADDRESSES[name])
-        if (attribute is not None or is_address) and value is not None:
-            yield attribute or name, str(value)
+    return dict(sorted(named.items()))

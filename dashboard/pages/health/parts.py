@@ -8,7 +8,8 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part, alert, aria, icon, inside_link
+from dashboard.pages.base import Part, alert, aria, icon
+from dashboard.pages.printing import inside_link
 from dashboard.queries.consumer_lag import LagNow
 from dashboard.queries.health import Health, HealthProblem
 from dashboard.queries.taps import TapStatus

@@ -11,7 +11,8 @@ from dash import html
 
 from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, sparkline, spoken
 from dashboard.format import VERDICTS
-from dashboard.pages.base import Part, alert, aria, data, icon, inside_link, picture
+from dashboard.pages.base import Part, alert, aria, data, picture
+from dashboard.pages.printing import element, inside_link
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Minute, Order, PipelineStatus, State
@@ -143,10 +144,10 @@ def pager(page: PageOf, address: Address, place: str) -> Part:
 def _head(name: str, by: Order | None, address: Address, order: Order) -> Part:
     """Return the head of a column: a link that orders by it, where that is of use."""
     if by is None:
-        return html.Th(name, role="columnheader", scope="col")
+        return element("th", name, role="columnheader", scope="col")
     to = address.asking(sort=None if by is Order.WORST else by, page=None).href
     ordered = aria(sort="ascending" if by is Order.NAME else "descending") if by is order else {}
-    return html.Th(inside_link(name, to), role="columnheader", scope="col", **ordered)
+    return element("th", inside_link(name, to), role="columnheader", scope="col", **ordered)
 
 
 def table(standings: Sequence[PipelineStatus], address: Address, now_s: float, order: Order = Order.WORST) -> Part:
@@ -161,7 +162,7 @@ def _row(standing: PipelineStatus, address: Address, now_s: float) -> Part:
     name, zone = standing.pipeline, address.zone
     to_page = inside_link(name, address.to(links.pipeline(name)).href, className="stretched")
     cells = [
-        html.Th([to_page, _small(standing.description)], role="rowheader", scope="row"),
+        element("th", [to_page, _small(standing.description)], role="rowheader", scope="row"),
         _cell("Now", *_now(standing, zone)),
         _cell("Loss", *_loss(standing), is_bad=_is_lossy(standing)),
         _cell("E2E lag", *_lag(standing), is_bad=_is_late(standing)),
@@ -170,15 +171,15 @@ def _row(standing: PipelineStatus, address: Address, now_s: float) -> Part:
         _cell("Open incidents", _incidents(standing, address)),
         _cell("Newest", *_newest(standing, zone, now_s)),
     ]
-    return html.Tr(cells, role="row", **data(key=name))
+    return element("tr", cells, role="row", **data(key=name))
 
 
 def _cell(label: str, *children: Part, is_bad: bool = False) -> Part:
-    return html.Td(list(children), role="cell", className="bad" if is_bad else None, **data(label=label))
+    return element("td", children, role="cell", className="bad" if is_bad else None, **data(label=label))
 
 
 def _small(text: str) -> Part | None:
-    return html.Div(text, className="small") if text else None
+    return element("div", text, className="small") if text else None
 
 
 def _now(standing: PipelineStatus, zone: Zone) -> list[Part]:
@@ -194,7 +195,8 @@ def _now(standing: PipelineStatus, zone: Zone) -> list[Part]:
 
 
 def _status(word: str, sign: str, colour: str) -> Part:
-    return html.Span([icon(sign), f" {word}"], className=f"status status-{colour}")
+    shown = element("span", sign, **aria(hidden="true"))
+    return element("span", [shown, f" {word}"], className=f"status status-{colour}")
 
 
 def _since(minute: Minute, zone: Zone) -> str:
@@ -248,7 +250,8 @@ def _lag(standing: PipelineStatus) -> list[Part]:
 def _budgets(standing: PipelineStatus) -> list[Part]:
     """Draw the remaining budget of each objective; an exhausted one is marked."""
     return [
-        html.Div(
+        element(
+            "div",
             f"{objective}: {left(budget)}",
             className=f"budget{' bad' if budget is not None and budget.is_used_up else ''}",
         )
@@ -278,7 +281,7 @@ def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Part]:
         heard = "no report ever" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
         return [fmt.NOTHING, _small(heard)]
     shown = zone.minute(minute.start_s) if now_s - minute.start_s > DAY_S else zone.clock(minute.start_s)
-    when = html.Time(shown, title=utc(minute.start_s))
+    when = element("time", shown, title=utc(minute.start_s))
     return [when, _small(f"ended {_aged(now_s - minute.start_s - WINDOW_S)}")]
 
 

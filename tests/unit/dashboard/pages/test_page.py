@@ -78,6 +78,17 @@ def test_readers_of_an_address_share_a_read_until_the_stamp_changes(services: Se
     assert reads == [1.0, 11.0]
 
 
+def test_nested_lists_are_printed_once_for_all_readers(services: Services) -> None:
+    panel: Panel[list[int]] = Panel("list", lambda numbers, _visit: html.Ul([html.Li(numbers[0])]), LIGHT)
+    shared = page(panels=(panel,), stamp=lambda visit: visit.now_s // 10)
+    first = html_of(shared.first(services, PARAMS, HERE, 1.0))
+    drawn = [shared.draw(visit(services, now_s=now_s))[1] for now_s in (2.0, 3.0)]
+    assert drawn[0] is drawn[1]
+    assert panel.sent(drawn[0]) == {"into": "list", "tree": ["ul", {}, ["li", {}, "1"]]}
+    assert panel.sent(panel.blank) == {"into": "list", "tree": None}
+    assert "<ul><li>1</li></ul>" in first
+
+
 def test_a_notice_stands_in_the_place_of_all_panels(services: Services) -> None:
     def read(_visit: Visit) -> list[int]:
         raise Instead("there are none")

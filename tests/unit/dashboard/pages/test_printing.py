@@ -6,8 +6,8 @@ import dash_mantine_components as dmc
 import pytest
 from dash import dcc, html
 
-from dashboard.pages.base import SCRIPTED, Part, alert, badge, inside_link
-from dashboard.pages.printing import html_of, nodes_of
+from dashboard.pages.base import SCRIPTED, Part, alert, badge
+from dashboard.pages.printing import element, html_of, inside_link, nodes_of
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,14 @@ def test_the_browser_gets_the_same_elements_as_nested_lists() -> None:
             ["td", {}, ["a", {"data-inside": "", "href": "/x"}, "<b>"]],
         ]
     ]
+
+
+def test_an_element_is_what_the_component_is_printed_as() -> None:
+    properties = {"role": "cell", "className": None, "style": {"x": "y"}, "data-label": "Lag"}
+    children = ["1 s", html.Br(), None, "<b>"]
+    assert nodes_of(element("td", children, **properties)) == nodes_of(html.Td(children, **properties))
+    assert html_of(html.Tr([element("td", 1), element("div")])) == "<tr><td>1</td></tr>"
+    assert nodes_of(element("a", "x", href="javascript:x", onclick="x")) == [["a", {}, "x"]]
 
 
 def test_a_verdict_and_a_notice_keep_their_words() -> None:

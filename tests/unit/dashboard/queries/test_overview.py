@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
-from dashboard.pages.base import inside_link
 from dashboard.pages.overview.page import looked_for
 from dashboard.pages.overview.parts import PAGE_SIZE, PageOf, pager, table, totals
-from dashboard.pages.printing import html_of
+from dashboard.pages.printing import html_of, inside_link
 from dashboard.queries.condition import Condition, Freshness
 from dashboard.queries.condition import condition as condition_of
 from dashboard.queries.overview import Overview
