@@ -1,8 +1,8 @@
-"""The clock of judgements: the machine's, but for its steps.
+"""The clocks of judgements: the machine's, but for its steps, and the moment up to which all reports are followed.
 
-What is due, silent or overdue is judged by it. A clock that is set an hour ahead, and back again, would declare every
-emitter silent at once, so time goes on as the monotonic clock does. Where the two have come apart, the broker says
-which of them is right: its append times are the other half of every comparison.
+What is due, silent or overdue is judged by them. A machine's clock that is set an hour ahead, and back again, would
+declare every emitter silent at once, so time goes on as the monotonic clock does. Where the two have come apart, the
+broker says which of them is right: its append times are the other half of every comparison.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 APART_MS: Final = 1_000
@@ -64,3 +65,23 @@ class JudgementClock:
             return False
         broker_ms = self._heard[0] + monotonic_ms - self._heard[1]
         return abs(wall_ms - broker_ms) < abs(kept_ms - broker_ms)
+
+
+@dataclass
+class Catchup:
+    """The newest moment (epoch ms) whose end offsets of the reports topic the follower has passed; 0 before the first.
+
+    Judging by the wall clock instead would take emitters for silent whose reports merely wait to be followed.
+    """
+
+    caught_up_ms: int = 0
+    _asked_ms: int = 0
+    _ends: Mapping[int, int] = field(default_factory=dict)
+
+    def update(self, now_ms: int, positions: Mapping[int, int], ends: Callable[[], Mapping[int, int]]) -> int:
+        """Compare the follower's positions with the ends asked for last; ask anew once they are passed."""
+        if not self._asked_ms:
+            self._asked_ms, self._ends = now_ms, ends()
+        if all(positions.get(partition, 0) >= end for partition, end in self._ends.items()):
+            self.caught_up_ms, self._asked_ms = self._asked_ms, 0
+        return self.caught_up_ms

@@ -14,22 +14,20 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Connection, Engine, event, text
 
 from aggregator import quarantine
-from aggregator.clock import JudgementClock
+from aggregator.clock import Catchup, JudgementClock
 from aggregator.closing import report_state
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.consumer_lag.watch import ConsumerLagWatch
-from aggregator.kernel.session import start_session
-from aggregator.kernel.spark_reader import BlockReader
+from aggregator.kernel.spark_reader import AGGREGATOR_JOB, BlockReader
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
 from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
 from aggregator.outage import LeaseHeld, Outage, TopicRecreated, hang, is_outage, outage_of
-from aggregator.reports.catchup import Catchup
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.feed import ReportFeed
-from aggregator.reports.topic_recreation import notice_recreated_topics
+from aggregator.reports.report_tables import notice_recreated_topics
 from aggregator.results.newest import read_newest
 from aggregator.results.otlp import pushing
 from aggregator.set_aside import SetAside
@@ -39,7 +37,7 @@ from lagloss_server.base.settings import Settings
 from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.net import server_watch
 from lagloss_server.ops.disk import LOW_SHARE, free_share
-from lagloss_server.ops.spark_session import check_session, spark_answers
+from lagloss_server.ops.spark_session import check_session, spark_answers, start_session
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.migrate import demand_newest, revisions
 from lagloss_server.store.ownership import AGGREGATOR, Lease, OwnerSession
@@ -124,6 +122,7 @@ class Aggregator:
             SparkEnded: Spark's own process has ended; only a new process of ours has a new one.
         """
         spark = start_session(
+            AGGREGATOR_JOB,
             self.settings.spark_master,
             self.settings.spark_driver_memory,
             Path(self.settings.data_dir) / "spark",

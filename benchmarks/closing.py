@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 from aggregator.kernel import counter as counting
 from aggregator.kernel.kernel import count_partitions
 from aggregator.kernel.plan import ReadPlan, WindowPlan
-from aggregator.kernel.session import start_session
-from aggregator.kernel.spark_reader import BlockReader
+from aggregator.kernel.spark_reader import AGGREGATOR_JOB, BlockReader
 from benchmarks.figures import Figure
 from benchmarks.traffic import Sent, chain, send
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import OffsetRange
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.spark_session import start_session
 from lagloss_server.queries.beacon_log import BeaconLog
 
 WINDOW_S = (int(time.time()) - 4 * 3_600) // 60 * 60
@@ -42,7 +42,7 @@ def run(messages_a_second: int = 20_000, partitions: int = 8) -> list[Figure]:
         sent = send(kafka.bootstrap, starts, messages_a_second, partitions)
         size = sent.beacons / sent.blocks
         print(f"traffic: {sent.beacons:,} beacons, {sent.blocks:,} blocks of {size:.0f}, {sent.lost:,} lost")
-        spark = start_session("local[2]", "4g", Path(folder) / "spark")
+        spark = start_session(AGGREGATOR_JOB, "local[2]", "4g", Path(folder) / "spark")
         try:
             reader = BlockReader(spark, kafka.bootstrap, BEACONS, partitions)
             in_order = _compare(reader, everything(kafka.bootstrap), sent, starts, "closing")
@@ -67,7 +67,7 @@ def run_hour(messages: int = 10_000_000, partitions: int = 8) -> list[Figure]:
         starts = [WINDOW_S + 60 * minute for minute in range(60)]
         sent = send(kafka.bootstrap, starts, messages // 3_600, partitions, steps=FLUSHES_OF_FILES)
         print(f"an hour: {sent.messages:,} messages, {sent.beacons:,} beacons, {sent.blocks:,} blocks")
-        spark = start_session("local[2]", "4g", Path(folder) / "spark")
+        spark = start_session(AGGREGATOR_JOB, "local[2]", "4g", Path(folder) / "spark")
         try:
             reader = BlockReader(spark, kafka.bootstrap, BEACONS, partitions)
             return [_compare(reader, everything(kafka.bootstrap), sent, starts, "closing an hour")]

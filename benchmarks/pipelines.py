@@ -17,8 +17,7 @@ from sqlalchemy import delete, select, text
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.closing.window_store import mark_hours
-from aggregator.kernel.session import start_session
-from aggregator.kernel.spark_reader import BlockReader
+from aggregator.kernel.spark_reader import AGGREGATOR_JOB, BlockReader
 from aggregator.maintenance import rollups
 from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
@@ -44,6 +43,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import Definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.spark_session import start_session
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.schema.core import RollupDirtyRow, WindowRow, table_of
@@ -81,7 +81,7 @@ def run(pipelines: int = PIPELINES) -> list[Figure]:
         minutes = (("proven", start, 0, "ok"), ("read, cold", start + 60, 1, "loss"), ("read", start + 120, 1, "loss"))
         for _, window_s, lost, _ in minutes:
             traffic.send(names, window_s, lost)
-        spark = start_session("local[2]", "2g", Path(folder) / "spark")
+        spark = start_session(AGGREGATOR_JOB, "local[2]", "2g", Path(folder) / "spark")
         try:
             reader = BlockReader(spark, kafka.bootstrap, BEACONS, PARTITIONS)
             metrics = AggregatorMetrics()

@@ -20,8 +20,7 @@ from sqlalchemy import insert, select, text
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.closing.window_store import NAMES_PER_WINDOW
-from aggregator.kernel.session import start_session
-from aggregator.kernel.spark_reader import BlockReader
+from aggregator.kernel.spark_reader import AGGREGATOR_JOB, BlockReader
 from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
@@ -36,6 +35,7 @@ from lagloss.wire.format import EmitterReport, OffsetRange, Tally, encode_report
 from lagloss.wire.sketch import Sketch
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.spark_session import start_session
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.schema import core as tables
@@ -61,7 +61,7 @@ def run(sizes: Sequence[int] = SIZES) -> list[Figure]:
 def _read_sizes(sizes: Sequence[int]) -> list[Figure]:
     figures = []
     with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder:
-        spark = start_session("local[2]", "4g", Path(folder) / "spark")
+        spark = start_session(AGGREGATOR_JOB, "local[2]", "4g", Path(folder) / "spark")
         try:
             for size in sizes:
                 with EmbeddedKafka(Path(folder) / f"kafka-{size}", heap_mb=1024) as kafka:

@@ -24,8 +24,8 @@ from requests.adapters import BaseAdapter
 
 from lagloss import Emitter
 from lagloss.checksums import Checksums
-from lagloss.sdk.cadence import wait_s
 from lagloss.sdk.emitter import MAX_BUFFERED
+from lagloss.sdk.flusher import wait_s
 from lagloss.sdk.outlets.kafka import MemoryOutlet
 
 ROUNDS = 5

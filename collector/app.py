@@ -17,12 +17,12 @@ from collector import beacons, definitions, intake, runs
 from collector.access import Access
 from collector.bodies import Bodies
 from collector.emitters import MAX_BUFFERED, Emitters
+from collector.fairness import Workers
 from collector.idempotency import Repeats
 from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
 from collector.services import CollectorServices
-from collector.workers import Workers
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss.sdk.spool.recovery import RecoveryThread

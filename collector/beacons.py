@@ -13,11 +13,11 @@ from collector import otlp as spans
 from collector.access import Caller
 from collector.batches import BeaconBatch, check, pack, tallied
 from collector.bodies import MAX_BATCH_BYTES
+from collector.fairness import ITEM_BYTES
 from collector.log_writer import LogPosition, RecordToWrite
 from collector.metadata_cache import KnownPipeline
 from collector.models import BATCH, Accepted, BatchJson, as_batch, read_batch
 from collector.services import BINARY, CollectorServices, body_document, media_type
-from collector.workers import ITEM_BYTES
 from lagloss.broker.topics import BEACONS
 from lagloss.sdk.packing import PackedBlock
 from lagloss.wire.format import TallyRecord, tally_record

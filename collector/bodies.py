@@ -12,7 +12,7 @@ import zstandard
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from collector.shared_room import SharedRoom
+from collector.fairness import SharedRoom
 from lagloss_server.net.problem_details import Problem, busy, too_large
 
 MAX_BATCH_BYTES: Final = 1024 * 1024

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from collector.batches import UNSPECIFIED, BeaconBatch, Seen
-from collector.shared_room import SharedRoom
-from collector.workers import ITEM_BYTES, Workers
+from collector.fairness import ITEM_BYTES, SharedRoom, Workers
 from lagloss.sdk.emitter import Emitter
 from lagloss_server.net.problem_details import busy
 

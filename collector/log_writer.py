@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from collector.shared_room import SharedRoom
+from collector.fairness import SharedRoom
 from lagloss.sdk.outlets.kafka import Outgoing, Outlet
 from lagloss_server.net.problem_details import busy
 

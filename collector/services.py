@@ -15,11 +15,11 @@ from sqlalchemy.exc import DataError
 from collector.access import Access, Caller
 from collector.bodies import Bodies
 from collector.emitters import Emitters
+from collector.fairness import Workers
 from collector.idempotency import Repeats
 from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
-from collector.workers import Workers
 from lagloss.broker.topics import BEACONS
 from lagloss_server.base.errors import UnreadableDefinition
 from lagloss_server.net.problem_details import Problem, busy

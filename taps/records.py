@@ -1,8 +1,8 @@
-"""Records of a planned span, as an engine reads them."""
+"""Records of a planned span, as an engine reads them, and counts of those that made no beacons."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -34,3 +34,39 @@ class SpanRecords:
             records.headers[start:end],
         )
         return SpanRecords(self.offsets[start:end], cut, self.is_append_time[start:end], self.gone)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRecords:
+    """Records that could not be read for one reason, and the newest example; `at_ms`: its timestamp (epoch ms)."""
+
+    count: int
+    partition: int
+    offset: int
+    at_ms: int
+
+
+@dataclass(slots=True)
+class TapCounts:
+    """Records of a tap: read, left out by its filter, too early, deleted unread, and not readable by reason."""
+
+    seen: int = 0
+    left_out: int = 0
+    early: int = 0
+    gone: int = 0
+    unreadable: dict[str, UnreadableRecords] = field(default_factory=dict)
+
+    def add(self, more: TapCounts) -> None:
+        """Add later counts."""
+        self.seen += more.seen
+        self.left_out += more.left_out
+        self.early += more.early
+        self.gone += more.gone
+        for reason, records in more.unreadable.items():
+            self.add_unreadable(reason, records)
+
+    def add_unreadable(self, reason: str, more: UnreadableRecords) -> None:
+        """Add later records that could not be read."""
+        before = self.unreadable.get(reason)
+        count = more.count + (before.count if before else 0)
+        self.unreadable[reason] = UnreadableRecords(count, more.partition, more.offset, more.at_ms)

@@ -22,11 +22,11 @@ from lagloss_server.base.errors import RegistryUnreachable
 from lagloss_server.model.taps import TAP_LABEL
 from taps.cluster_topics import TURN_S, SharedLook
 from taps.commit_log import CommitReader
-from taps.counts import TapCounts
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
 from taps.planner import ANEW, Beginning, GroupPlanner, Planner, TopicPlanner, beginning, lost_tails
+from taps.records import TapCounts
 from taps.store import NotOwned, TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap

@@ -22,8 +22,8 @@ from lagloss_server.store.schema.core import LaneRow, table_of
 from lagloss_server.store.schema.taps import TapRow, TapTallyRow, TapUnreadableRow
 from lagloss_server.store.tap_rows import read_taps_of
 from lagloss_server.store.unreadable import ReadRows
-from taps.counts import TapCounts, UnreadableRecords
 from taps.plan import TapPlan
+from taps.records import TapCounts, UnreadableRecords
 from taps.wanted import RunningTap
 
 LOST_AFTER_S: Final = 15.0

@@ -19,13 +19,13 @@ import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
-from aggregator.kernel.session import start_session
 from lagloss.broker.topics import create_topics
 from lagloss_server.ops import jars as lagloss_jars
 from lagloss_server.ops.embedded import postgres as embedded_postgres
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.spark_session import start_session
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
 from tests.programs import SKIPPED
@@ -175,7 +175,9 @@ def module_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark(jars: None, server_dir: Path) -> Iterator[SparkSession]:
     """The session's Spark, set up as the aggregator sets up its own."""
-    session = start_session("local[2]", "1g", server_dir / "spark")
+    from aggregator.kernel.spark_reader import AGGREGATOR_JOB  # with the kernel, which most tests do not need
+
+    session = start_session(AGGREGATOR_JOB, "local[2]", "1g", server_dir / "spark")
     yield session
     session.stop()
 

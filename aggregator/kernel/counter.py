@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from aggregator.kernel.beacons import Bools, DistinctIds, Found, Ints
 from aggregator.kernel.bins import sketch_of
 from aggregator.kernel.columns import BlockColumns, Column
 from aggregator.kernel.id_index import IdIndex, Rows
-from aggregator.kernel.picking import CountedIds, pick
+from aggregator.kernel.picking import Bools, CountedIds, DistinctIds, Ints, SampledBeacons, pick
 from aggregator.kernel.plan import WindowPlan
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64
 from lagloss.wire.sketch import Sketch
@@ -99,20 +98,20 @@ def _in_sample(ids: U64, sample: int) -> Bools:
     return (ids & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)
 
 
-def _sampled(column: Column, sample: int, index: IdIndex) -> Found:
+def _sampled(column: Column, sample: int, index: IdIndex) -> SampledBeacons:
     if sample == SAMPLE_ALL:
-        return Found(column.ids, column.lags, column.offsets, index.rows_of(column.ids), None)
+        return SampledBeacons(column.ids, column.lags, column.offsets, index.rows_of(column.ids), None)
     in_sample = _in_sample(column.ids, sample)
     ids = column.ids[in_sample]
     offsets = column.offsets[in_sample] if column.offsets.size else column.offsets
-    return Found(ids, column.lags[in_sample], offsets, index.rows_of(ids), in_sample)
+    return SampledBeacons(ids, column.lags[in_sample], offsets, index.rows_of(ids), in_sample)
 
 
 def _mark(
     graph: Graph,
     index: IdIndex,
-    live: Mapping[str, Found],
-    again: Mapping[str, Found],
+    live: Mapping[str, SampledBeacons],
+    again: Mapping[str, SampledBeacons],
     columns: Mapping[str, Column],
 ) -> tuple[DistinctIds, dict[str, CheckpointFacts]]:
     """Mark presence in one pass over all beacons, and count each checkpoint's beacons and lags. `columns`: the live
@@ -125,7 +124,7 @@ def _mark(
         np.full((len(graph.delivery), n), np.inf, np.float32),
     )
     nowhere = np.empty(0, np.int32)
-    empty = Found(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
+    empty = SampledBeacons(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
     facts = {}
     for name in {**live, **again}:
         bit, part, replayed = graph.bit[name], live.get(name, empty), again.get(name, empty)
@@ -164,7 +163,7 @@ def _lower(rows: Rows, lags: F32, least: F32) -> None:
         least[rows[index]] = min(least[rows[index]], lags[index])
 
 
-def _duplicates(graph: Graph, name: str, live: Mapping[str, Found], distinct: int, n: int) -> int:
+def _duplicates(graph: Graph, name: str, live: Mapping[str, SampledBeacons], distinct: int, n: int) -> int:
     """Rule 9: live beacons beyond those a message may have here."""
     if name not in live or graph.retry_loop_mask >> graph.bit[name] & 1:
         return 0
@@ -175,13 +174,13 @@ def _duplicates(graph: Graph, name: str, live: Mapping[str, Found], distinct: in
     return int(np.maximum(np.bincount(live[name].rows, minlength=n) - may, 0).sum())
 
 
-def _out_of_order(column: Column, columns: Found) -> int:
+def _out_of_order(column: Column, beacons: SampledBeacons) -> int:
     """Rule 20: messages of which a live beacon is out of order."""
     if not column.out_of_order:
         return 0
     is_one = np.zeros(column.ids.size, bool)
     is_one[np.concatenate(column.out_of_order)] = True
-    return int(np.unique(columns.rows[is_one if columns.kept is None else is_one[columns.kept]]).size)
+    return int(np.unique(beacons.rows[is_one if beacons.kept is None else is_one[beacons.kept]]).size)
 
 
 def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
@@ -233,7 +232,7 @@ def _source_arrivals(graph: Graph, patterns: list[int], codes: Ints, first: F32)
     return tuple(sketches)
 
 
-def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -> dict[str, Sketch]:
+def _durations(graph: Graph, live: Mapping[str, SampledBeacons], ids: U64, sample: int) -> dict[str, Sketch]:
     """Measure how long each node and each link kept a message: from its first arrival to its first departure, message
     by message, over one id in 16."""
     limit = min(sample, TIMED_SAMPLE)
@@ -277,7 +276,9 @@ class _Missing:
     last_seen: F64
 
     @classmethod
-    def of(cls, plan: WindowPlan, ids: DistinctIds, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
+    def of(
+        cls, plan: WindowPlan, ids: DistinctIds, codes: Ints, lossy: Bools, first: Sequence[SampledBeacons]
+    ) -> _Missing:
         """Build the table of missing ids. `first`: the beacons of the sources' `in`, which know event times."""
         is_shown = lossy[codes] if ids.ids.size else np.zeros(0, bool)
         which = np.flatnonzero(is_shown)
@@ -328,16 +329,16 @@ class _Missing:
         )
 
 
-def _traces(columns: Iterable[tuple[Column, Found]], hashes: Ints, n: int) -> dict[int, TraceContext]:
+def _traces(columns: Iterable[tuple[Column, SampledBeacons]], rows: Ints, n: int) -> dict[int, TraceContext]:
     """Return the traces of these rows (of `n`), from the blocks of the sources' `in` that carry them."""
     is_wanted, seen_in = np.zeros(n, bool), dict[int, tuple[float, TraceContext]]()
-    is_wanted[hashes] = True
-    for column, column_hashes in columns if hashes.size else ():
+    is_wanted[rows] = True
+    for column, beacons in columns if rows.size else ():
         if not column.traces:
             continue
-        hits = np.flatnonzero(is_wanted[column_hashes.rows])
-        places = hits if column_hashes.kept is None else np.flatnonzero(column_hashes.kept)[hits]
-        row_at = dict(zip(places.tolist(), column_hashes.rows[hits].tolist(), strict=True))
+        hits = np.flatnonzero(is_wanted[beacons.rows])
+        places = hits if beacons.kept is None else np.flatnonzero(beacons.kept)[hits]
+        row_at = dict(zip(places.tolist(), beacons.rows[hits].tolist(), strict=True))
         for start, count, packed in column.traces:
             first, last = np.searchsorted(places, (start, start + count)).tolist()
             # a message that came in several times is in the trace in which it came in first, however blocks are read
@@ -347,11 +348,11 @@ def _traces(columns: Iterable[tuple[Column, Found]], hashes: Ints, n: int) -> di
     return {row: trace for row, (_, trace) in seen_in.items()}
 
 
-def _reasons(column: Column, columns: Found) -> Counter[str]:
+def _reasons(column: Column, beacons: SampledBeacons) -> Counter[str]:
     """Count the beacons of a checkpoint by the reason that their blocks give."""
     counts: Counter[str] = Counter()
     for start, count, reason in column.reasons:
-        counts[reason] += count if columns.kept is None else int(columns.kept[start : start + count].sum())
+        counts[reason] += count if beacons.kept is None else int(beacons.kept[start : start + count].sum())
     return +counts
 
 

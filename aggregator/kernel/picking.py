@@ -6,18 +6,17 @@ only the whole window says (`settle`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.kernel.beacons import Bools, DistinctIds, Found, Ints, names_of
 from aggregator.kernel.columns import Column
 from aggregator.kernel.id_index import Rows
 from aggregator.kernel.plan import DEAD_SHARE, WindowPlan
-from lagloss.wire.format import F32, U64
+from lagloss.wire.format import F32, U64, unpack_ids
 from lagloss_server.judging.arithmetic import Fate, good_fate, is_unsettled
 from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.judging.picked import (
@@ -38,9 +37,45 @@ from lagloss_server.judging.picked import (
 )
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.hops import hop_labels, longest_hops
+from lagloss_server.model.message_ids import readable_id
 from lagloss_server.packing.compiled import compiled
 
-Beacons = Mapping[str, tuple[Column, Found]]
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp] | npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class SampledBeacons:
+    """The sampled beacons of one checkpoint, live or replayed, and the row of each one's id; offsets only at the first
+    checkpoint."""
+
+    ids: U64
+    lags: F32
+    offsets: npt.NDArray[np.int32]
+    rows: Rows
+    kept: Bools | None
+    """Which of the column's beacons these are; None for all."""
+
+    def places(self, rows: Ints) -> Ints:
+        """Return the positions in the column of the beacons at these positions."""
+        return rows if self.kept is None else np.flatnonzero(self.kept)[rows]
+
+
+@dataclass(frozen=True)
+class DistinctIds:
+    """Knowledge of each distinct id, by row. Lags in ms.
+
+    `masks`: presence as rows of 64-bit words, shape (words, ids); `newest`: the largest lag, live or replayed;
+    `first`: the smallest live lag at each delivery checkpoint, infinity where there is none, shape (deliveries, ids).
+    """
+
+    ids: U64
+    masks: U64
+    newest: F32
+    first: F32
+
+
+Beacons = Mapping[str, tuple[Column, SampledBeacons]]
 
 
 @dataclass(frozen=True)
@@ -202,7 +237,7 @@ def _describe(counted: CountedIds, what: npt.NDArray[np.uint8], lateness: F32) -
     first = [
         beacons[name] for beacons in (counted.live, counted.replayed) for name in graph.entrances if name in beacons
     ]
-    names = names_of(first, rows, counted.ids.ids.size)
+    names = _names_of(first, rows, counted.ids.ids.size)
     emitters, codes = sightings.emitters()
     reasons = tuple(dict.fromkeys(sightings.reasons.values()))
     numbers = {
@@ -247,24 +282,24 @@ class _Sightings:
         self._emitters: dict[bytes, int] = {}
         self._offsets = np.full(rows.size, -1, np.int32)
 
-    def add(self, checkpoint: int, column: Column, columns: Found, *, is_dead: bool) -> None:
+    def add(self, checkpoint: int, column: Column, beacons: SampledBeacons, *, is_dead: bool) -> None:
         """Take the beacons of one checkpoint in, instead of those that are known of a row there."""
-        row_numbers = np.empty(columns.rows.size, np.int32)
-        row_numbers = row_numbers[: _hits(columns.rows, self._slots, row_numbers)]
+        row_numbers = np.empty(beacons.rows.size, np.int32)
+        row_numbers = row_numbers[: _hits(beacons.rows, self._slots, row_numbers)]
         if not row_numbers.size:
             return
-        slots, lags = self._slots[columns.rows[row_numbers]], columns.lags[row_numbers]
+        slots, lags = self._slots[beacons.rows[row_numbers]], beacons.lags[row_numbers]
         order = np.argsort(-lags, kind="stable")  # the smallest last: it stays
         row_numbers, slots, lags = row_numbers[order], slots[order], lags[order]
-        places = columns.places(row_numbers)
+        places = beacons.places(row_numbers)
         blocks, which = np.unique(np.searchsorted(column.starts, places, side="right") - 1, return_inverse=True)
         codes = [
             self._emitters.setdefault(emitter, len(self._emitters)) for emitter in column.emitters[blocks].tolist()
         ]
         self.lags[slots, checkpoint] = lags
         self._codes[slots, checkpoint] = np.array(codes, np.int16)[which]
-        if columns.offsets.size:
-            np.maximum.at(self._offsets, slots, columns.offsets[row_numbers])
+        if beacons.offsets.size:
+            np.maximum.at(self._offsets, slots, beacons.offsets[row_numbers])
         if is_dead:
             starts = [start for start, _, _ in column.reasons]
             for place, slot in zip(places.tolist(), slots.tolist(), strict=True):
@@ -290,3 +325,21 @@ def _hits(rows: Rows, slots: npt.NDArray[np.int16], at: Rows) -> int:
             at[size] = position
             size += 1
     return size
+
+
+def _names_of(columns: Iterable[tuple[Column, SampledBeacons]], rows: Ints, n: int) -> dict[int, str]:
+    """Return the names of these rows (of `n`), from the blocks of the sources' `in` that carry names."""
+    is_wanted, names = np.zeros(n, bool), dict[int, str]()
+    is_wanted[rows] = True
+    for column, beacons in columns if rows.size else ():
+        hits = np.flatnonzero(is_wanted[beacons.rows])
+        places = beacons.places(hits)
+        hit_rows = beacons.rows[hits].tolist()
+        starts = np.array([start for start, _, _ in column.names], np.int64)
+        ends = starts + np.array([count for _, count, _ in column.names], np.int64)
+        firsts, lasts = np.searchsorted(places, starts).tolist(), np.searchsorted(places, ends).tolist()
+        for (start, _, packed), first, last in zip(column.names, firsts, lasts, strict=True):
+            if first < last:
+                raw = unpack_ids(packed, (places[first:last] - start).tolist())
+                names.update(zip(hit_rows[first:last], map(readable_id, raw), strict=True))
+    return names

@@ -8,6 +8,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,9 +22,13 @@ from lagloss.wire.checks import is_in_reach
 from lagloss.wire.format import BadReason, OffsetRange
 from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.net.kafka_clients import java_options
-from lagloss_server.ops.spark_session import FETCHING
+from lagloss_server.ops.spark_session import FETCHING, SparkJob
 from lagloss_server.queries.beacon_log import LogRecord
 from lagloss_server.queries.offset_ranges import rounds
+
+RECORDS_PER_BATCH: Final = 2_000
+"""Blocks in an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
+AGGREGATOR_JOB: Final = SparkJob("lagloss aggregator", "aggregator.kernel.worker_daemon", RECORDS_PER_BATCH)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, case, delete, func, or_, select, tuple_
+import structlog
+from sqlalchemy import Column, Connection, Engine, case, delete, func, or_, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.reports import deferral
@@ -18,6 +19,8 @@ from lagloss_server.judging.clock_skew import Skew
 from lagloss_server.model.graph import node_of
 from lagloss_server.store.bulk import as_json, stage
 from lagloss_server.store.schema import core as tables
+
+log = structlog.get_logger()
 
 FRESH_FOR_S: Final = 3_600
 """How long names and emitters are held in memory before they are read again: names without those of a week ago, and the
@@ -206,3 +209,26 @@ def merge_tallies(connection: Connection, followed: ReportBatch, basis: int) -> 
     for name in ("changed_at", "changed_basis"):
         replaced[name] = case((changed, new[name]), else_=table.c[name])
     connection.execute(upsert.on_conflict_do_update(index_elements=keys, set_=replaced, where=new.seq > table.c.seq))
+
+
+def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str) -> bool:
+    """Return whether a topic was deleted and created again, by the ids for which positions were kept; if so, begin to
+    follow anew: such a topic begins at offset 0, so no known position holds.
+
+    Windows so far stay as they are (sealed); positions, tallies and lanes of the old log are dropped. Emitters that
+    live on send what changes from then on. The next report of each counts, whatever its seq: if only the beacons have a
+    new topic, all reports are followed again.
+    """
+    reports, audited = tables.ReportsPositionRow, tables.AuditedRow
+    with engine.begin() as connection:
+        known_reports = set(connection.execute(select(reports.topic_id)).scalars())
+        known_beacons = set(connection.execute(select(audited.topic_id)).scalars())
+        if known_reports <= {reports_id} and known_beacons <= {beacons_id}:
+            return False
+        window = tables.WindowRow
+        connection.execute(update(window).where(window.state == "closed").values(state="sealed", deadline=None))
+        for table in (reports, tables.DeferredReportsRow, audited, tables.TallyRow, tables.LaneRow):
+            connection.execute(delete(table))
+        connection.execute(update(tables.EmitterRow).values(seq=-1))
+    log.warning("topic recreated", note="windows so far are sealed, reports are consumed from the start")
+    return True

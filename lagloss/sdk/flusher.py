@@ -12,7 +12,6 @@ from lagloss.broker.topics import BEACONS_PARTITIONS
 from lagloss.sdk.account import Account
 from lagloss.sdk.backlog import Backlog, MemoryBacklog
 from lagloss.sdk.buffer import BeaconBuffer
-from lagloss.sdk.cadence import wait_s
 from lagloss.sdk.flush import Drain, Flush
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.packing import BeaconReader, Packer
@@ -21,9 +20,33 @@ from lagloss.wire.format import Progress
 
 log = logging.getLogger("lagloss")
 
+SHORTEST_S: Final = 1.0
+"""From one flush to the next, unless it is requested. The buffer is looked at as often: no burst waits for longer."""
+LONGEST_S: Final = 2.5
+"""Live numbers are to be at most 5 s old, of which following reports takes up to 2 s: the rest bounds the wait. It also
+bounds what a killed process without a spool loses."""
+ENOUGH: Final = 500
+"""Beacons that are worth a flush. One costs almost as much for a beacon as for some hundred, so few wait for more; what
+these cost themselves exceeds what any flush costs."""
 TIDY_S: Final = 60.0
 SHARE_FOR_BLOCKS: Final = 0.75
 """Share of the time of `close` after which unacknowledged blocks are dropped, so that the report still counts them."""
+
+
+def wait_s(waited_s: float, beacons: int, max_buffered: int, *, is_awaited: bool) -> float:
+    """Return the seconds until a flush is due, or the buffer is to be looked at again; none are left if it is due.
+
+    A flush is due `SHORTEST_S` after the one before if there are `ENOUGH` beacons for it, the buffer is half full, or
+    the host waits for it; else `LONGEST_S` after.
+
+    Args:
+        waited_s: seconds since the flush before.
+        beacons: in the buffer, which takes `max_buffered`.
+        is_awaited: the host commits, or goes on, once these beacons are acknowledged.
+    """
+    is_enough = beacons >= min(ENOUGH, max_buffered / 2)
+    due_s = SHORTEST_S if is_enough or is_awaited else LONGEST_S
+    return min(due_s - waited_s, SHORTEST_S)
 
 
 class ProgressSource(Protocol):

@@ -207,13 +207,14 @@ class EmitterReport:
 _SINGLE_OBJECT: Final = b"\xc3\x01"
 """What every Avro single object begins with."""
 _HEADER_BYTES: Final = 10
+_SCHEMAS: Final = resources.files("lagloss.wire") / "schemas"
 
 
 class WireSchema:
     """A schema of the wire format; `header` opens its records."""
 
     def __init__(self, name: str) -> None:
-        raw = json.loads(resources.files("lagloss.wire.schemas").joinpath(name).read_text("utf-8"))
+        raw = json.loads((_SCHEMAS / name).read_text("utf-8"))
         canonical = fastavro.schema.to_parsing_canonical_form(raw)
         fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
         self.header: Final = _SINGLE_OBJECT + fingerprint

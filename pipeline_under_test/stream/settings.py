@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field
 from pipeline_under_test.harness.data_folder import DataFolder
 from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.ledger import Ledger
+from pipeline_under_test.stream.event_faults import Faults
 from pipeline_under_test.stream.faults import parse
-from pipeline_under_test.stream.plan import Faults
 from pipeline_under_test.stream.topology import PIPELINE, TIERS_S
 
 FILE: Final = "pipeline.json"

@@ -15,7 +15,6 @@ from taps.extraction import kinds
 from taps.extraction.columns import I8, ByteColumn, PartColumn
 from taps.extraction.conditions import FALSE, UNKNOWN, judge
 from taps.extraction.formats import FormatReader, Schemas
-from taps.extraction.headers import broken_headers, header_column
 from taps.extraction.ids import measure_ids, write_ids
 from taps.extraction.reasons import CODES, REASONS, Reason
 from taps.extraction.spec import Extracted, Extraction, Records
@@ -93,13 +92,13 @@ class Extractor:
             parts.update(zip(self._keys, columns, strict=True))
             codes.update(zip(self._keys, unread, strict=True))
         for part in self._json_headers:
-            (parts[part],), (codes[part],) = self._header_reader.read(header_column(records.headers, part.name))
+            (parts[part],), (codes[part],) = self._header_reader.read(records.header(part.name))
         for part in self._others:
             if part.source == "timestamp":
                 parts[part] = PartColumn.of_millis(np.array(records.timestamp_ms, np.int64))
             elif part.source == "header":
-                parts[part] = PartColumn.of_bytes(header_column(records.headers, part.name))
-                codes[part] = broken_headers(records.headers)
+                parts[part] = PartColumn.of_bytes(records.header(part.name))
+                codes[part] = records.broken_headers()
             else:
                 parts[part] = PartColumn.of_bytes(keys)
         return _Read(parts, codes)

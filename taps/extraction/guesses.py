@@ -18,7 +18,6 @@ from taps.extraction import kinds
 from taps.extraction.avro_format import BadAvroSchema, avro_paths
 from taps.extraction.columns import I64, ByteColumn, PartColumn
 from taps.extraction.formats import FormatReader, Schemas, wire_schema_ids
-from taps.extraction.headers import header_column
 from taps.extraction.ids import measure_ids, write_ids
 from taps.extraction.json_format import load_json
 from taps.extraction.protobuf_format import message_paths
@@ -89,7 +88,7 @@ def guess(
         parts.update({RecordPart("key", path): column for path, column in zip(key_paths, columns, strict=True)})
     names = Counter(name for row in records.headers for name in {name for name, _ in row or ()})
     for name, _ in names.most_common(MAX_HEADERS):
-        parts.update([_plain_or_quoted(RecordPart("header", name=name), header_column(records.headers, name))])
+        parts.update([_plain_or_quoted(RecordPart("header", name=name), records.header(name))])
     written = {write_part(part): column for part, column in parts.items()}
     written = {
         expression: column

@@ -1,16 +1,17 @@
-"""Records of a topic as columns, and what an extraction gives of them."""
+"""Records of a topic as columns, their headers, and what an extraction gives of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lagloss_server.model.taps import FORMATS, Extraction, Format
-from taps.extraction.reasons import Reason
+from taps.extraction.columns import I8, ByteColumn
+from taps.extraction.reasons import CODES, Reason
 
 __all__ = ["BROKEN_HEADERS", "FORMATS", "Extracted", "Extraction", "Format", "Headers", "Records"]
 
@@ -49,6 +50,46 @@ class Records:
             sizes: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(self.values), 0).to_numpy(zero_copy_only=False)
             return sizes
         return np.fromiter((len(value or b"") for value in self.values), np.int64, len(self))
+
+    def header(self, name: str) -> ByteColumn:
+        """Return the header of this name of each record; a null if there is none, or it has no value. Of several of a
+        name it is the last, as for Kafka's own clients."""
+        if _is_arrow(self.headers):
+            return _of_arrow(self.headers, name)
+        values: list[bytes | None] = []
+        for row in self.headers:
+            value = None
+            for key, content in row or ():
+                if key == name:
+                    value = content
+            values.append(value)
+        return ByteColumn.of(values)
+
+    def broken_headers(self) -> I8:
+        """Return why the headers of each record cannot be read: a code of `CODES`, or 0."""
+        broken = np.zeros(len(self), np.int8)
+        if not _is_arrow(self.headers):
+            broken[[index for index, row in enumerate(self.headers) if row is BROKEN_HEADERS]] = CODES["bad_headers"]
+        return broken
+
+
+def _is_arrow(headers: object) -> bool:
+    """Return whether these are an Arrow array, which is read without an object per header."""
+    return hasattr(headers, "flatten")
+
+
+def _of_arrow(headers: Any, name: str) -> ByteColumn:
+    import pyarrow.compute as pc
+
+    flat = headers.flatten()
+    sizes = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    of_row = np.repeat(np.arange(len(headers)), sizes)
+    is_named = pc.fill_null(pc.equal(flat.field("key"), name), False).to_numpy(zero_copy_only=False)
+    values = ByteColumn.of(flat.field("value"))
+    starts, ends = np.full(len(headers), -1, np.int64), np.zeros(len(headers), np.int64)
+    named = np.flatnonzero(is_named)
+    starts[of_row[named]], ends[of_row[named]] = values.starts[named], values.ends[named]  # the last one stays
+    return ByteColumn(values.data, starts, ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,20 +3,25 @@
 A flush is its summary, its blocks, and the summary again, so that a damaged byte costs at most one block whose size and
 tally are still known. A tally that a flush is the first to change stands before it in its earlier state, between two
 lists of all such tallies: a reader of the files can add up from there, and knows of which it cannot.
+
+A frame is ``LGLS``, a kind (1 byte), the payload's length (uint32), xxh3_64 of kind, length and payload (uint64), and
+the payload; all little-endian. A reader thus finds the good frames around a damaged one.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+import xxhash
 
 from lagloss.sdk.account import pack_tally, unpack_tally
 from lagloss.sdk.flush import Flush
 from lagloss.sdk.packing import Increment, PackedBlock, TallyKey
 from lagloss.sdk.shipper import EmitterIdentity, Position
-from lagloss.sdk.spool.frames import frame, frames
 from lagloss.wire.format import Progress, Tally, block_key, decode_block, partition_of
 
 HEAD: Final = b"H"
@@ -28,6 +33,9 @@ SUMMARY_AGAIN: Final = b"f"
 POSITIONS: Final = b"A"
 END: Final = b"E"
 _SEQ_BYTES: Final = 8
+MAGIC: Final = b"LGLS"
+_HEADER: Final = struct.Struct("<4sBIQ")
+_SUMMED: Final = struct.Struct("<BI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,3 +250,49 @@ def _head(record: dict[str, Any]) -> Head:
         record["labels"],
     )
     return Head(identity, record["final"])
+
+
+# -- frames -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A good frame: its kind (one byte), its payload, and the position right after it."""
+
+    kind: int
+    payload: memoryview
+    end: int
+
+
+def frame(kind: bytes, payload: bytes) -> bytes:
+    """Return the frame of this payload; `kind` is one byte."""
+    return _HEADER.pack(MAGIC, kind[0], len(payload), _checksum(kind[0], payload)) + payload
+
+
+def frames(data: bytes) -> Iterator[Frame]:
+    """Yield the good frames in their order; damaged or truncated ones are skipped."""
+    view, position = memoryview(data), 0
+    while (position := data.find(MAGIC, position)) >= 0:
+        frame = _read(view, position)
+        if frame is None:
+            position += 1
+        else:
+            yield frame
+            position = frame.end
+
+
+def _read(view: memoryview, position: int) -> Frame | None:
+    begin = position + _HEADER.size
+    if begin > len(view):
+        return None
+    _, kind, length, checksum = _HEADER.unpack_from(view, position)
+    if begin + length > len(view):
+        return None
+    payload = view[begin : begin + length]
+    return Frame(kind, payload, begin + length) if _checksum(kind, payload) == checksum else None
+
+
+def _checksum(kind: int, payload: bytes | memoryview) -> int:
+    digest = xxhash.xxh3_64(_SUMMED.pack(kind, len(payload)))
+    digest.update(payload)
+    return digest.intdigest()

@@ -24,7 +24,7 @@ from lagloss.sdk.account import Account
 from lagloss.sdk.flush import Flush
 from lagloss.sdk.packing import TallyKey
 from lagloss.sdk.shipper import Position
-from lagloss.sdk.spool.directory import SpoolDirectory
+from lagloss.sdk.spool.directory import Segment, SpoolDirectory
 from lagloss.sdk.spool.journal import (
     Head,
     StoredFlush,
@@ -35,7 +35,6 @@ from lagloss.sdk.spool.journal import (
     positions_frame,
     tally_frames,
 )
-from lagloss.sdk.spool.segment import Segment
 from lagloss.wire.format import Tally
 
 SEGMENT_BYTES: Final = 4 * 1024 * 1024

@@ -1,7 +1,8 @@
-"""Commands that run the whole pipeline, or its brokers, and that break it."""
+"""Commands that run the whole pipeline, its brokers, or one process of it, and that break it."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -9,14 +10,14 @@ import typer
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
 from lagloss_server.base.settings import Settings as LaglossSettings
-from pipeline_under_test.harness.commands import StopFlag, fail, on_end, say
+from pipeline_under_test.harness.commands import ENDING, StopFlag, fail, on_end, say
 from pipeline_under_test.harness.faults import LOOK_EVERY_S, Fault, Injection
 from pipeline_under_test.harness.policies import Policy
-from pipeline_under_test.stream.commands.options import DataDir, FaultOption, Rate, fault_of, require_target
+from pipeline_under_test.stream.commands.options import DataDir, FaultOption, Fd, Port, Rate, fault_of, require_target
 from pipeline_under_test.stream.events.schema import producers_schema
 from pipeline_under_test.stream.kafka.topics import PARTITIONS
 from pipeline_under_test.stream.settings import ReferenceSettings, Retry
-from pipeline_under_test.stream.topology import PIPELINE, TIERS_S
+from pipeline_under_test.stream.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
 
 app = typer.Typer()
 
@@ -147,3 +148,50 @@ def play(
 
 def _asked(injection: Injection) -> dict[str, object]:
     return {"fault": injection.fault.text, "from_ms": injection.from_ms, "until_ms": injection.until_ms}
+
+
+# -- single processes, which `run` starts -----------------------------------------------------------------------
+
+
+@app.command()
+def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_dir: DataDir) -> None:
+    """Run one process of a consuming node of a running pipeline."""
+    from pipeline_under_test.stream.nodes.process import PROCESSES
+
+    if node not in PROCESSES:
+        fail(f"expected one of {', '.join(PROCESSES)}, found {node!r}", EXIT_USAGE)
+    loop, outlet = PROCESSES[node](ReferenceSettings.load(data_dir))
+    on_end(loop.stop)
+    loop.run(outlet)
+
+
+@app.command(name=COL_SERVICE)
+def col_service(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
+    """Run the first node, over HTTP."""
+    from pipeline_under_test.stream.nodes import col_service
+    from pipeline_under_test.stream.nodes.serving import listening_socket, serve
+
+    serve(col_service.create_app(ReferenceSettings.load(data_dir)), listening_socket(port, inherited=fd))
+
+
+@app.command()
+def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
+    """Run the vendors' stand-in."""
+    from pipeline_under_test.stream.nodes import receiver
+    from pipeline_under_test.stream.nodes.serving import listening_socket, serve
+
+    serve(receiver.create_app(ReferenceSettings.load(data_dir)), listening_socket(port, inherited=fd))
+
+
+@app.command()
+def load(data_dir: DataDir, rate: Rate = 100.0) -> None:
+    """Send events to col-service until asked to end."""
+    from pipeline_under_test.stream.traffic.load import Load, Mix
+
+    async def send() -> None:
+        load = Load(ReferenceSettings.load(data_dir), rate, Mix())
+        for number in ENDING:
+            asyncio.get_running_loop().add_signal_handler(number, load.stop)
+        await load.run()
+
+    asyncio.run(send())

@@ -31,13 +31,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from pipeline_under_test.harness.ledger import LedgerEntry, place_of_node
+from pipeline_under_test.stream.event_faults import Plan, poisoned
 from pipeline_under_test.stream.events.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.stream.events.schema import Schema, SchemaTopic, producers_schema
 from pipeline_under_test.stream.kafka.clients import is_fatal, producer_config
 from pipeline_under_test.stream.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.stream.nodes.loop import ReferenceNode
 from pipeline_under_test.stream.nodes.serving import beating
-from pipeline_under_test.stream.plan import Plan, poisoned
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import COL_SERVICE, EVENT_NORM, topic_of
 

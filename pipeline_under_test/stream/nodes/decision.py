@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipeline_under_test.harness.ledger import LedgerEntry, place_of_link, place_of_node
+from pipeline_under_test.stream.event_faults import INJECTED, Plan
 from pipeline_under_test.stream.events.event import Event
-from pipeline_under_test.stream.plan import INJECTED, Plan
 from pipeline_under_test.stream.topology import NEXT
 
 

@@ -28,6 +28,7 @@ from lagloss.kafka.commits import Partition
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.choice import COLLECTOR_VARIABLE
 from pipeline_under_test.harness.ledger import LedgerEntry, place_of_node
+from pipeline_under_test.stream.event_faults import apply_delay, corrupted
 from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.kafka.clients import ReliableProducer, consumer_config, producer_config
 from pipeline_under_test.stream.nodes.decision import Decision
@@ -42,7 +43,6 @@ from pipeline_under_test.stream.nodes.worker import (
     OutboundEvent,
     Worker,
 )
-from pipeline_under_test.stream.plan import apply_delay, corrupted
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import GLOBAL_RETRIER, NEXT, RETRIED, group_of, topic_of
 

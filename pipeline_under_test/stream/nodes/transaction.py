@@ -27,6 +27,7 @@ from lagloss.kafka.commits import OffsetTracker, Partition, Taken, place_of
 from lagloss.kafka.lanes import KafkaLanes
 from lagloss.kafka.node import HANDOVER_S
 from lagloss.sdk.emitter import Processing
+from pipeline_under_test.stream.event_faults import apply_delay, corrupted
 from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.kafka.clients import consumer_for
 from pipeline_under_test.stream.kafka.transactional_producer import Aborted, Slot, TransactionalProducer
@@ -43,7 +44,6 @@ from pipeline_under_test.stream.nodes.worker import (
     OutboundEvent,
     Worker,
 )
-from pipeline_under_test.stream.plan import apply_delay, corrupted
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import group_of
 

@@ -19,10 +19,10 @@ from lagloss.kafka.commits import Partition, place_of
 from lagloss.sdk.emitter import Emitter
 from pipeline_under_test.harness.beat import Beat
 from pipeline_under_test.harness.ledger import LedgerEntry, place_of_node
+from pipeline_under_test.stream.event_faults import Plan
 from pipeline_under_test.stream.events.event import Event, NoIdentity
 from pipeline_under_test.stream.nodes.dead_letters import DeadLetters
 from pipeline_under_test.stream.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
-from pipeline_under_test.stream.plan import Plan
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import NEXT, dead_topic, filtered_topic, topic_of
 

@@ -26,7 +26,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import select
 
-from aggregator.reports.catchup import Catchup
+from aggregator.clock import Catchup
 from benchmarks.generated import chain
 from benchmarks.soak import wrong_windows
 from benchmarks.soak_traffic import NODES, Run, pipeline_name, send

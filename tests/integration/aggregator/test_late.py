@@ -25,7 +25,7 @@ from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
-from aggregator.reports.topic_recreation import notice_recreated_topics
+from aggregator.reports.report_tables import notice_recreated_topics
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import (

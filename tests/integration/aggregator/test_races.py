@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from aggregator.clock import Catchup
 from aggregator.kernel.plan import ReadPlan
 from aggregator.kernel.spark_reader import BlockReader, Reading
-from aggregator.reports.catchup import Catchup
 from lagloss.wire.format import OffsetRange
 from lagloss_server.queries.beacon_log import LogRecord
 from tests.integration.aggregator.closing.test_closer import IDS, Chain, chain, send_all  # noqa: F401

@@ -12,8 +12,8 @@ from sqlalchemy import Engine, text
 
 from lagloss_server.model.taps import Tap
 from taps import store as tap_store
-from taps.counts import TapCounts
 from taps.plan import TapPlan
+from taps.records import TapCounts
 from taps.store import NotOwned, TapStore
 from taps.wanted import RunningTap
 from tests.support.closers import wait_until

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pipeline_under_test import cli
+from pipeline_under_test.__main__ import main as run_command
 from pipeline_under_test.stream.kafka import transactional_producer
 from pipeline_under_test.stream.kafka.transactional_producer import TransactionalProducer
 from tests.support.dying.processes import Die, around, death
@@ -21,7 +21,7 @@ def main() -> None:
     del sys.argv[1:4]
     transactional_producer.TRANSACTION_TIMEOUT_S = TRANSACTION_TIMEOUT_S  # type: ignore[misc]
     POINTS[point](death(point, marker, permit))
-    cli.main()
+    run_command()
 
 
 def before_the_commit(die: Die) -> None:

@@ -30,6 +30,7 @@ from collector.access import RATE_WINDOW_S, Access
 from collector.batches import BeaconBatch, Seen
 from collector.bodies import UNIT_BYTES, Bodies
 from collector.emitters import Emitters
+from collector.fairness import INLINE_BYTES, Workers
 from collector.idempotency import Repeats
 from collector.intake import report_of_json
 from collector.log_writer import Writer
@@ -39,7 +40,6 @@ from collector.models import read_batch
 from collector.otlp import MAX_SPANS
 from collector.services import CollectorServices
 from collector.task_runs import read_reports
-from collector.workers import INLINE_BYTES, Workers
 from lagloss import Emitter, MemoryOutlet
 from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, BeaconBlock, encode_block, hash_id
 from lagloss_server.net import problem_details as problems

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from collector import emitters
 from collector.batches import BeaconBatch, Seen
 from collector.emitters import Emitters
-from collector.shared_room import SharedRoom
-from collector.workers import Workers
+from collector.fairness import SharedRoom, Workers
 from lagloss import Emitter, MemoryOutlet
 from lagloss_server.net.problem_details import Problem
 

@@ -13,7 +13,7 @@ import yaml
 from kubernetes_validate import validate
 
 import lagloss
-from aggregator.kernel.session import AGGREGATOR
+from aggregator.kernel.spark_reader import AGGREGATOR_JOB
 from alerting.config import load_alerting
 from dashboard.login.checking import check_binding
 from dashboard.reports.schedule.file import load_reports
@@ -296,7 +296,7 @@ def test_the_aggregators_spark_is_set_up_where_its_master_is(
     pod = workloads(manifests)["aggregator"]
     env = pod.started_in(tmp_path, manifests)
     conf = session_conf(
-        AGGREGATOR,
+        AGGREGATOR_JOB,
         env["LAGLOSS_SPARK_MASTER"],
         env["LAGLOSS_SPARK_DRIVER_MEMORY"],
         tmp_path,

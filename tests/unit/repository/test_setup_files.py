@@ -15,7 +15,7 @@ import yaml
 import lagloss
 from lagloss_server.base.database_url import connection_options
 from lagloss_server.base.settings import Settings
-from pipeline_under_test.batch.cli import app as batch_commands
+from pipeline_under_test.batch.__main__ import app as batch_commands
 from pipeline_under_test.batch.settings import ENV_PREFIX, BatchSettings
 
 ROOT = Path(__file__).parents[3]

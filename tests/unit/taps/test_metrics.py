@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
-from taps.counts import TapCounts
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import Look, PartitionLog, TapPlan
+from taps.records import TapCounts
 
 TAPS = [
     Tap(

@@ -1,4 +1,4 @@
-{{- /* Settings of Spark that aggregator/kernel/session.py does not make, one a line; `aggregator.spark.conf` wins. */ -}}
+{{- /* Settings of Spark that lagloss_server/ops/spark_session.py does not make, one a line; `aggregator.spark.conf` wins. */ -}}
 {{- define "lagloss.sparkConf" -}}
 {{- $spark := .component.spark -}}
 {{- $conf := dict -}}

@@ -6,7 +6,7 @@ from sqlalchemy import insert, select
 
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
-from aggregator.reports.topic_recreation import notice_recreated_topics
+from aggregator.reports.report_tables import notice_recreated_topics
 from lagloss.wire.format import EmitterReport, Progress, encode_report
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lagloss import Emitter, KafkaLanes, MemoryOutlet
 from lagloss.broker.topics import create_topics
 from lagloss.kafka.lanes import Hook
-from lagloss.sdk.cadence import LONGEST_S
+from lagloss.sdk.flusher import LONGEST_S
 from lagloss.wire.format import EmitterReport
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from tests.support.kafka_log import consumer_of, newest_tallies, reports_of, wait_for

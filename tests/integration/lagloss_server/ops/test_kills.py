@@ -19,8 +19,9 @@ from tests.support.closers import wait_until
 PROGRAM = """
 import signal, sys, time
 from pathlib import Path
-from aggregator.kernel.session import start_session
+from aggregator.kernel.spark_reader import AGGREGATOR_JOB
 from lagloss_server.base.ending import end_in_time
+from lagloss_server.ops.spark_session import start_session
 
 def hang(batches):
     time.sleep(600)
@@ -28,7 +29,7 @@ def hang(batches):
 
 end_in_time(2)
 signal.signal(signal.SIGTERM, lambda *_: None)
-start_session("local[1]", "512m", Path(sys.argv[1])).range(1).mapInArrow(hang, "id long").count()
+start_session(AGGREGATOR_JOB, "local[1]", "512m", Path(sys.argv[1])).range(1).mapInArrow(hang, "id long").count()
 """
 
 

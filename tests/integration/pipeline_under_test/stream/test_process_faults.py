@@ -10,7 +10,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from pipeline_under_test.cli import app
+from pipeline_under_test.__main__ import app
 from pipeline_under_test.harness import faults
 from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.group import Group

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS
-from lagloss.sdk.cadence import ENOUGH, LONGEST_S, SHORTEST_S, wait_s
 from lagloss.sdk.emitter import MAX_BUFFERED
+from lagloss.sdk.flusher import ENOUGH, LONGEST_S, SHORTEST_S, wait_s
 from lagloss.wire.format import decode_block
 from tests.support.kafka_log import wait_for
 
@@ -81,8 +81,8 @@ def test_half_a_small_buffer_is_enough() -> None:
 def test_beacons_are_sent_soon_once_they_are_waited_for_or_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lagloss.sdk.cadence.SHORTEST_S", 0.01)
-    monkeypatch.setattr("lagloss.sdk.cadence.LONGEST_S", 60)
+    monkeypatch.setattr("lagloss.sdk.flusher.SHORTEST_S", 0.01)
+    monkeypatch.setattr("lagloss.sdk.flusher.LONGEST_S", 60)
     log, now_ms = MemoryOutlet(), time.time_ns() // 1_000_000
     with Emitter("clicks", "mid", outlet=lambda: log) as emitter:
         assert emitter.received("few", now_ms)

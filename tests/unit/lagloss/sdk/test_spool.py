@@ -23,8 +23,7 @@ from lagloss.sdk.flush import Drain
 from lagloss.sdk.packing import BeaconReader, Packer
 from lagloss.sdk.shipper import EmitterIdentity, Shipper
 from lagloss.sdk.spool.directory import SpoolDirectory
-from lagloss.sdk.spool.frames import frame, frames
-from lagloss.sdk.spool.journal import Head
+from lagloss.sdk.spool.journal import Head, frame, frames
 from lagloss.sdk.spool.recovery import REPORTS_SKIPPED, SpoolRecovery
 from lagloss.sdk.spool.spool import Spool
 from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report
@@ -161,7 +160,7 @@ def test_after_a_crash_at_any_time_what_was_flushed_is_in_the_log_once_and_in_th
             return real_write(descriptor, data)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lagloss.sdk.spool.segment.os.write", write)
+            patch.setattr("lagloss.sdk.spool.directory.os.write", write)
             patch.setattr("lagloss.sdk.spool.spool.RETRY_S", 0.0)
             for step in steps:
                 match step:

@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for module in ("emitter", "buffer", "shipper"):
         monkeypatch.setattr(f"lagloss.sdk.{module}.time_ns", lambda: time_ns() + off_ms[0] * 1_000_000)
     monkeypatch.setattr("time.time", lambda: now_s() + off_ms[0] / 1000)
-    monkeypatch.setattr("lagloss.sdk.cadence.LONGEST_S", FLUSH_S)
+    monkeypatch.setattr("lagloss.sdk.flusher.LONGEST_S", FLUSH_S)
     monkeypatch.setattr("lagloss.sdk.shipper.REPORT_S", FLUSH_S)
     return off_ms
 

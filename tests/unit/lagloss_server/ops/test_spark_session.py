@@ -13,7 +13,7 @@ import pyspark
 import pytest
 from pyspark.find_spark_home import _find_spark_home
 
-from aggregator.kernel.session import AGGREGATOR
+from aggregator.kernel.spark_reader import AGGREGATOR_JOB
 from lagloss_server.ops import code_archive as shipping
 from lagloss_server.ops.spark_session import claim_scratch, defaults_in, is_local, name_programs, session_conf
 
@@ -25,7 +25,7 @@ def connector(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def conf(master: str = "", driver_host: str = "", **submitted: str) -> dict[str, str]:
     told = {name.replace("_", "."): value for name, value in submitted.items()}
-    return session_conf(AGGREGATOR, master, "2g", Path("scratch"), driver_host, told)
+    return session_conf(AGGREGATOR_JOB, master, "2g", Path("scratch"), driver_host, told)
 
 
 def test_spark_is_not_taken_from_the_folder_above_the_current_one(
@@ -58,7 +58,9 @@ def test_only_a_cluster_is_told_where_the_driver_is_and_gets_its_code() -> None:
     assert conf("spark://there:7077")["spark.driver.host"] == socket.gethostname()
     found = conf("spark://there:7077", "10.0.0.7")
     assert (found["spark.driver.host"], found["spark.executorEnv.PYTHONPATH"]) == ("10.0.0.7", shipping.FOLDER)
-    told = session_conf(AGGREGATOR, "spark://there:7077", "2g", Path(), "", {"spark.executorEnv.PYTHONPATH": "more"})
+    told = session_conf(
+        AGGREGATOR_JOB, "spark://there:7077", "2g", Path(), "", {"spark.executorEnv.PYTHONPATH": "more"}
+    )
     assert told["spark.executorEnv.PYTHONPATH"] == f"{shipping.FOLDER}:more"
     here = conf("local[2]", "10.0.0.7")
     assert (here["spark.driver.host"], "spark.executorEnv.PYTHONPATH" in here) == ("127.0.0.1", False)

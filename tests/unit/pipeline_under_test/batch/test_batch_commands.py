@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lagloss.errors import EXIT_USAGE
-from pipeline_under_test.batch.cli import app
+from pipeline_under_test.batch.__main__ import app
 from pipeline_under_test.batch.faults import injections
 from pipeline_under_test.batch.settings import BatchSettings
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline_under_test.harness.faults import BadFault, Injection, Injections
+from pipeline_under_test.stream.event_faults import NO_FAULT, Faults, Plan
 from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.faults import parse
-from pipeline_under_test.stream.plan import NO_FAULT, Faults, Plan
 
 EVENTS = [Event(f"e-{number:06d}", 1_700_000_000_000, b"") for number in range(20_000)]
 

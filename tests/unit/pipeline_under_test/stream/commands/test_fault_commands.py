@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline_under_test.cli import app
+from pipeline_under_test.__main__ import app
 from pipeline_under_test.stream.settings import ReferenceSettings
 
 

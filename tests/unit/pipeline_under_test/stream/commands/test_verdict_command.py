@@ -11,7 +11,7 @@ import pytest
 from lagloss.errors import EXIT_NOT_ENOUGH_DATA, EXIT_UNREACHABLE, EXIT_USAGE
 from lagloss_server.base.errors import ServerNotReady
 from lagloss_server.ops.demo.pipeline import verdict
-from pipeline_under_test.cli import main
+from pipeline_under_test.__main__ import main
 from pipeline_under_test.harness.ledger import LedgerEntry
 from pipeline_under_test.stream.settings import ReferenceSettings
 

@@ -15,6 +15,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline_under_test.stream.event_faults import NO_FAULT
 from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.events.schema import SchemaReader, packaged
 from pipeline_under_test.stream.nodes import connector
@@ -22,7 +23,6 @@ from pipeline_under_test.stream.nodes.connector import LOCAL_TRIES, Vendor, Vend
 from pipeline_under_test.stream.nodes.decision import Pass
 from pipeline_under_test.stream.nodes.loop import Loop
 from pipeline_under_test.stream.nodes.worker import Job, OutboundEvent
-from pipeline_under_test.stream.plan import NO_FAULT
 from pipeline_under_test.stream.settings import ReferenceSettings, Retry
 
 Word = Literal["take", "later", "never"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lagloss_server.model.definition import load_definition
+from pipeline_under_test.stream.event_faults import NO_FAULT, Plan, corrupted, poisoned
 from pipeline_under_test.stream.events.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.stream.events.routes import Routes, TopicRoute
 from pipeline_under_test.stream.events.schema import Schema, SchemaReader, Unreadable, packaged
@@ -16,7 +17,6 @@ from pipeline_under_test.stream.nodes.connector import Deliverer
 from pipeline_under_test.stream.nodes.decision import Dead, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.stream.nodes.relays import Normaliser, Router
 from pipeline_under_test.stream.nodes.retrier import TierChoice
-from pipeline_under_test.stream.plan import NO_FAULT, Plan, corrupted, poisoned
 from pipeline_under_test.stream.topology import DEFINITION, GLOBAL_RETRIER, NEXT, RETRIED
 
 NOW_MS = 1_700_000_000_000

@@ -1,11 +1,9 @@
-"""Threads for what takes longer than the event loop may wait: parsing, checking and packing of large bodies.
-
-A caller has one at a time. Those that wait for a thread therefore take turns, however much each of them has sent.
-"""
+"""Fairness between callers: each gets its share of room and of threads, whatever the others send."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -21,8 +19,40 @@ ITEM_BYTES: Final = 64
 """Each item of a body, such as a span, is as much work as so many bytes at least."""
 
 
+class SharedRoom:
+    """Room of a size, in whatever unit; its users call it one at a time.
+
+    What all callers hold together is limited, and none gets more than it leaves for the others: one that is alone gets
+    half of it, two that want all get a third each, and so on. So a caller that comes later finds some left.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._held: Counter[str] = Counter()
+
+    @property
+    def used(self) -> int:
+        return self._held.total()
+
+    def take(self, owner: str, amount: int) -> bool:
+        """Return whether there is room for more of this owner's, and take it if so."""
+        if self._held[owner] + amount > self.size - self.used - amount:
+            return False
+        self._held[owner] += amount
+        return True
+
+    def give_back(self, owner: str, amount: int) -> None:
+        """Make room again."""
+        self._held[owner] -= amount
+        if not self._held[owner]:
+            del self._held[owner]
+
+
 class Workers:
-    """Runs work on bodies, of which each caller has some."""
+    """Threads for work that takes longer than the event loop may wait: parsing, checking and packing of large bodies.
+
+    A caller has one at a time. Those that wait for a thread therefore take turns, however much each of them has sent.
+    """
 
     def __init__(self, threads: int = THREADS) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lagloss-bodies")

@@ -12,7 +12,7 @@ from numba.core.registry import CPUDispatcher
 
 from lagloss_server.net.schema_registry import RegisteredSchema
 from taps.extraction import Extractor, Records
-from taps.extraction.warm_up import warm_up
+from taps.worker_daemon import warm_up
 from tests.unit.taps.extraction.test_avro import ORDER, order, sized, zigzag
 from tests.unit.taps.extraction.test_extractor import AVRO, FakeRegistry, document, extraction, records, wired
 from tests.unit.taps.extraction.test_protobuf import PROTO
