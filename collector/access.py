@@ -138,7 +138,7 @@ class Access:
             Problem: 503 while the definition of the caller's pipeline is unreadable.
         """
         snapshot = await self._snapshot()
-        if not {dag for known in snapshot.pipelines.values() for dag in known.dags}.issuperset(dags):
+        if not {dag for stored in snapshot.pipelines.values() for dag in stored.dags}.issuperset(dags):
             await self.knowledge.refresh(ASK_AGAIN_S)
             snapshot = await self._snapshot()
         if (unreadable := snapshot.waiting.get(caller.tenant)) is not None:

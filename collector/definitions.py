@@ -94,8 +94,8 @@ class Definitions:
         caller = await self._admit(request, name)
         newest = await access.pipeline(caller, name)
         await access.charge_question(caller, 1 if newest is None else newest.version)
-        found = await self._ask(lambda store: store.versions_of(name))
-        return Json([stored.document() for stored in found])
+        versions = await self._ask(lambda store: store.versions_of(name))
+        return Json([stored.document() for stored in versions])
 
     async def put(self, request: Request, name: str) -> Json[PipelineDocument]:
         caller = await self._admit(request, name)

@@ -133,7 +133,7 @@ class Emitters:
         for emitter in served:
             if emitter.watcher is not None:
                 emitter.watcher.cancel()
-        await asyncio.gather(*(asyncio.to_thread(each.emitter.close, CLOSE_S) for each in served))
+        await asyncio.gather(*(asyncio.to_thread(node.emitter.close, CLOSE_S) for node in served))
 
     async def _watch(self, pipeline: str, served: _Served) -> None:
         """Tells batches that they are acknowledged: one look for all of an emitter's, as long as any waits."""

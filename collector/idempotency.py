@@ -130,7 +130,7 @@ class Repeats:
             self._drop(caller, oldest[caller])
 
     def _drop(self, caller: str, key: str) -> None:
-        kept = self._callers[caller]
-        kept.size -= kept.answers.pop(key).size
-        if not kept.answers:
+        entry = self._callers[caller]
+        entry.size -= entry.answers.pop(key).size
+        if not entry.answers:
             del self._callers[caller]

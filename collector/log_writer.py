@@ -108,10 +108,10 @@ class Writer:
         self._take(_Group(pipeline, records, lambda positions: _call(loop, settle, positions)))
         try:
             async with asyncio.timeout(self._timeout_s):
-                found = await waiter
+                acknowledged = await waiter
         except TimeoutError:
             raise busy("the broker did not acknowledge in time; send it again later") from None
-        positions = [position for position in found if position is not None]
+        positions = [position for position in acknowledged if position is not None]
         if len(positions) < len(records):
             raise busy("the broker did not take all of it; send it again later")
         return positions

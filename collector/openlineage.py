@@ -108,10 +108,10 @@ def _reports(event: _Event) -> Iterator[TaskRunJson]:
     if state is None or (facets.airflow is None and facets.dag_run is None):
         return
     if facets.airflow is not None and facets.airflow.task is not None:
-        of, task_instance = facets.airflow.task, facets.airflow.task_instance
+        task_facet, task_instance = facets.airflow.task, facets.airflow.task_instance
         started = event.event_time if event.event_type == "START" else None
         index = -1 if task_instance.map_index is None else task_instance.map_index
-        task = {"task": of.task_id, "try": task_instance.try_number, "map_index": index}
+        task = {"task": task_facet.task_id, "try": task_instance.try_number, "map_index": index}
         yield _report(facets.airflow, event, task=_task(task, state, event, started))
     elif facets.dag_run is not None:
         began = facets.dag_run.dag_run.start_date or (event.event_time if event.event_type == "START" else None)

@@ -159,10 +159,10 @@ def _well_formed(read: Callable[[], T]) -> T:
 
 def _count(request: T, parts: Callable[[int, T], Iterable[T]]) -> int:
     """Return the number of spans in a request; `parts` returns those of a list in it, at depths 0 to 2."""
-    found: Iterator[T] = iter((request,))
+    nested: Iterator[T] = iter((request,))
     for depth in range(len(_LISTS)):
-        found = _limited(chain.from_iterable(map(partial(parts, depth), found)))
-    return sum(1 for _ in found)
+        nested = _limited(chain.from_iterable(map(partial(parts, depth), nested)))
+    return sum(1 for _ in nested)
 
 
 def _limited(parts: Iterable[T]) -> Iterator[T]:

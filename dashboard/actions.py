@@ -50,12 +50,12 @@ def silence(
         NotAllowed, BadText, BadSilence.
     """
     by = doer(author)
-    given = [_short("a matcher", matcher) for matcher in matchers[: MAX_MATCHERS + 1] if matcher.strip()]
-    if len(given) > MAX_MATCHERS:
+    checked = [_short("a matcher", matcher) for matcher in matchers[: MAX_MATCHERS + 1] if matcher.strip()]
+    if len(checked) > MAX_MATCHERS:
         raise BadSilence(expected=f"at most {MAX_MATCHERS} matchers", found="more")
     why = _short("a reason", reason)
     silenced, about = incident_actions.silence(
-        store.unscoped, limited(store, given), reason=why, author=by, for_s=for_s
+        store.unscoped, limited(store, checked), reason=why, author=by, for_s=for_s
     )
     _log.info("silenced", silence=silenced.id, matchers=silenced.matchers, by=by)
     return silenced, about

@@ -103,16 +103,16 @@ def _certain(window: Window, lost: int, total: int, max_loss_ratio: float) -> st
 
 def _where(window: Window, which: str) -> str:
     """`: 2 at node mid, 1 on link src → mid`, most first."""
-    found = []
+    parts = []
     for name, lost in places(window):
         number = lost.min if which == "certain" else lost.max - lost.min
         if number:
-            found.append((number, name))
-    found.sort(key=lambda item: -item[0])
-    if not found:
+            parts.append((number, name))
+    parts.sort(key=lambda item: -item[0])
+    if not parts:
         return ""
-    shown = ", ".join(f"{fmt.count(number)} {name}" for number, name in found[:5])
-    return f": {shown}" + (f" and at {len(found) - 5} more places" if len(found) > 5 else "")
+    shown = ", ".join(f"{fmt.count(number)} {name}" for number, name in parts[:5])
+    return f": {shown}" + (f" and at {len(parts) - 5} more places" if len(parts) > 5 else "")
 
 
 def places(window: Window) -> list[tuple[str, Interval]]:

@@ -119,8 +119,8 @@ class ClusterTopics:
         # Without its leader, the client would look for it until the time is up, and leave the other topics waiting.
         led = {
             topic: partitions
-            for topic, found in described.items()
-            if isinstance(found, TopicIs) and (partitions := found.led(self._wanted[topic][1]))
+            for topic, topic_is in described.items()
+            if isinstance(topic_is, TopicIs) and (partitions := topic_is.led(self._wanted[topic][1]))
         }
         looks = self._look(led)
         ended_at = time.monotonic()

@@ -124,7 +124,7 @@ class CommitLog:
         with self._using:
             now = time.monotonic()
             self._recent = {
-                position: found for position, found in self._recent.items() if now - found.used_at < FORGET_S
+                position: recent for position, recent in self._recent.items() if now - recent.used_at < FORGET_S
             }
             recent = self._recent.setdefault(partition, _Recent(position))
             recent.used_at = now

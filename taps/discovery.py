@@ -130,8 +130,8 @@ def _compare(guess: TopicGuess, other: TopicGuess) -> TopicHop | None:
 
 def _is_indirect(hop: TopicHop, hops: Sequence[TopicHop]) -> bool:
     """Return whether another topic lies between the two."""
-    behind = {each.after for each in hops if each.before == hop.before}
-    return any(each.before in behind and each.after == hop.after for each in hops)
+    behind = {other.after for other in hops if other.before == hop.before}
+    return any(other.before in behind and other.after == hop.after for other in hops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,15 +230,15 @@ def _offset(mark: EndMark) -> int:
 def merged_commits(marks: Sequence[Mark], more: Iterable[Mark], position: int) -> tuple[Mark, ...]:
     """Return the commits that take records from `position` on, in the order of time: a commit at or below what was
     committed before (a group that was reset) takes nothing."""
-    found = list(marks)
-    highest = max(position, found[-1].offset if found else position)
+    merged = list(marks)
+    highest = max(position, merged[-1].offset if merged else position)
     for mark in more:
         if mark.offset > highest:
-            found.append(mark)
+            merged.append(mark)
             highest = mark.offset
-    if len(found) > MAX_MARKS:
-        found = [mark for index, mark in enumerate(found) if index % 2 == 1 or index == len(found) - 1]
-    return tuple(found)
+    if len(merged) > MAX_MARKS:
+        merged = [mark for index, mark in enumerate(merged) if index % 2 == 1 or index == len(merged) - 1]
+    return tuple(merged)
 
 
 def shared_out(sizes: Mapping[int, int], limit: int) -> dict[int, int]:

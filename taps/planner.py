@@ -136,19 +136,21 @@ class GroupPlanner:
     def plan(self, last: TapPlan, look: Look, commits: NewCommits | None, limit: int) -> TapPlan:
         assert commits is not None
         self._marks.add(look)
-        starts = {at: last.positions.get(at, 0) for at in look.logs}
+        starts = {number: last.positions.get(number, 0) for number in look.logs}
         void = dict(last.void)
         commits_known = {
-            at: merged_commits(last.commits.get(at, ()), _within(at, log.end, commits, void), starts[at])
-            for at, log in look.logs.items()
+            number: merged_commits(
+                last.commits.get(number, ()), _within(number, log.end, commits, void), starts[number]
+            )
+            for number, log in look.logs.items()
         }
         wanted = {
-            at: min(marks[-1].offset, look.logs[at].stable_end) - starts[at]
-            for at, marks in commits_known.items()
+            number: min(marks[-1].offset, look.logs[number].stable_end) - starts[number]
+            for number, marks in commits_known.items()
             if marks
         }
-        shares = shared_out({at: size for at, size in wanted.items() if size > 0}, limit)
-        positions = starts | {at: starts[at] + share for at, share in shares.items()}
+        shares = shared_out({number: size for number, size in wanted.items() if size > 0}, limit)
+        positions = starts | {number: starts[number] + share for number, share in shares.items()}
         spans = []
         gone = {}
         for partition in sorted(shares):
@@ -162,7 +164,8 @@ class GroupPlanner:
                 ends = self._marks.take(partition, start, end, last.until_ms.get(partition, 0))
                 spans.append(OffsetSpan(partition, start, end, ends, _passing(commits_known[partition], start, end)))
         commits_left = {
-            at: tuple(mark for mark in marks if mark.offset > positions[at]) for at, marks in commits_known.items()
+            number: tuple(mark for mark in marks if mark.offset > positions[number])
+            for number, marks in commits_known.items()
         }
         is_level = not any(commits_left.values()) and commits.at_ms is not None
         return replace(
@@ -176,7 +179,7 @@ class GroupPlanner:
             through_ms=max(last.through_ms, commits.at_ms or 0) if is_level else last.through_ms,
             begins_ms=last.through_ms,
             commits_at=commits.next,
-            commits={at: marks for at, marks in commits_left.items() if marks},
+            commits={number: marks for number, marks in commits_left.items() if marks},
             void=void,
         )
 

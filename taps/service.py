@@ -131,7 +131,7 @@ class TapService:
     def _has_ended(self) -> bool:
         return any(not thread.thread.is_alive() for thread in self._threads.values())
 
-    def _follow(self, wanted: dict[bytes, RunningTap], waiting: Collection[str], taps: TapStore) -> None:
+    def _follow(self, wanted_taps: dict[bytes, RunningTap], waiting: Collection[str], taps: TapStore) -> None:
         """Run what is wanted and close what is not; taps of pipelines that wait for their definition stop where they
         are."""
         stored = taps.stored()
@@ -139,11 +139,11 @@ class TapService:
         for emitter, thread in list(self._threads.items()):
             if not thread.thread.is_alive():
                 del self._threads[emitter]
-            elif emitter not in wanted:
+            elif emitter not in wanted_taps:
                 thread.runner.stop(close=thread.pipeline not in waiting)
-        for emitter, running in ({running.emitter: running for running in stored} | wanted).items():
+        for emitter, running in ({running.emitter: running for running in stored} | wanted_taps).items():
             if emitter not in self._threads and running.tap.pipeline not in waiting:
-                self._start(running, taps, close=emitter not in wanted)
+                self._start(running, taps, close=emitter not in wanted_taps)
 
     def _start(self, running: RunningTap, taps: TapStore, *, close: bool) -> None:
         try:
@@ -189,6 +189,6 @@ class TapService:
             thread.runner.stop()
         for thread in self._threads.values():
             thread.thread.join(END_S)
-        if all(not found.thread.is_alive() for found in self._threads.values()):
+        if all(not tap_thread.thread.is_alive() for tap_thread in self._threads.values()):
             for shared in self._clusters.values():
                 shared.commits.close()

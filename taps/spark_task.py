@@ -94,11 +94,11 @@ def _send(outlet: KafkaOutlet, packed: Iterable[PackedBlock], blocks: Blocks) ->
     positions: list[Position] = []
     left = 0
 
-    def listener(at: int) -> Any:
+    def listener(index: int) -> Any:
         def done(partition: int | None, offset: int) -> None:
             nonlocal left
             left -= 1
-            positions[at] = None if partition is None else (partition, offset)
+            positions[index] = None if partition is None else (partition, offset)
 
         return done
 

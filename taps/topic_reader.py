@@ -104,10 +104,10 @@ class TopicReader:
             for partition, start in starts.items()
             if logs[partition].start < start <= logs[partition].stable_end
         ]
-        found = self.read(before)
+        records = self.read(before)
         return {
             partition
-            for partition, read in found.items()
+            for partition, read in records.items()
             if read.offsets.size and read.is_append_time[-1] and read.records.timestamp_ms[-1] < moment_ms
         }
 

@@ -62,8 +62,8 @@ def read_facts(connection: Connection, windows: Windows) -> dict[WindowKey, tupl
     for row in connection.execute(select(names).where(*of_windows(names, windows))):
         id_hash, mask = row.id_hash % (1 << 64), int(row.pattern, 16)
         trace = None if row.trace_id is None else TraceContext(row.trace_id, row.span_id)
-        found = MissingId(id_hash, mask, row.last_seen_ms, row.message_id, trace, row.emitter)
-        missing.setdefault((row.pipeline, row.window_start), []).append(found)
+        missing_ids = MissingId(id_hash, mask, row.last_seen_ms, row.message_id, trace, row.emitter)
+        missing.setdefault((row.pipeline, row.window_start), []).append(missing_ids)
     packed = select(table.c.pipeline, table.c.window_start, table.c.facts, table.c.basis)
     for row in connection.execute(packed.where(*of_windows(table, windows))):
         window = (row.pipeline, row.window_start)
@@ -81,7 +81,7 @@ def commit(connection: Connection, closings: Sequence[Closing]) -> list[tuple[Cl
         return []
     ensure_days(connection, {closing.result.start_s for closing in closings})
     before = _lock(connection, [closing.window for closing in closings])
-    rows, made, replaced, named = [], [], [], []
+    rows, changed_rows, replaced, named = [], [], [], []
     for closing in closings:
         old = before.get(closing.window)
         if old is not None and (
@@ -93,7 +93,7 @@ def commit(connection: Connection, closings: Sequence[Closing]) -> list[tuple[Cl
         revision = 1 if old is None else old.revision + changed
         rows.append(_row(closing, revision, closing.judged_at if old is None or changed else old.closed_at))
         if changed:
-            made.append((closing, revision))
+            changed_rows.append((closing, revision))
         if old is None or changed or old.history != closing.history:
             named.append(closing.window)
         if old is not None and changed:
@@ -105,14 +105,18 @@ def commit(connection: Connection, closings: Sequence[Closing]) -> list[tuple[Cl
     read = [closing for closing in written_closings if closing.is_read]  # only their facts are new
     _replace(connection, tables.MissingMessageRow, _known(written_closings, before), _missing_rows(written_closings))
     _replace(connection, tables.PickedMessagesRow, _known(read, before), _picked_rows(read))
-    if made:
-        mark_hours(connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made))
+    if changed_rows:
+        mark_hours(
+            connection,
+            [closing.window for closing, _ in changed_rows],
+            min(closing.judged_at for closing, _ in changed_rows),
+        )
     if named:
         connection.execute(
             text("SELECT count(pg_notify(:channel, payload)) FROM unnest(CAST(:payloads AS text[])) payload"),
             {"channel": WINDOWS_CHANNEL, "payloads": [f"{pipeline}/{start}" for pipeline, start in named]},
         )
-    return made
+    return changed_rows
 
 
 def mark_hours(connection: Connection, windows: Windows, now_ms: int) -> None:
@@ -228,10 +232,10 @@ def _known(closings: Sequence[Closing], before: Collection[WindowKey]) -> list[W
 
 
 def _replace(
-    connection: Connection, of: type[tables.Base], windows: Windows, rows: Sequence[Mapping[str, Any]]
+    connection: Connection, row_class: type[tables.Base], windows: Windows, rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write rows of a table in place of those of these windows."""
-    table = tables.table_of(of)
+    table = tables.table_of(row_class)
     if windows:
         connection.execute(delete(table).where(*of_windows(table, windows)))
     if rows:

@@ -63,11 +63,11 @@ class WaitingRecords:
         """Return the record that waits at each of these places. Those that waited there at the last call are known, of
         others the first 100 are read; places that could not be read within 2 s are left out, for any reason."""
         began = time.monotonic()
-        deadline, wanted = began + READ_TIMEOUT_S, list(places)
-        cached = {place: self._kept[place] for place in wanted if place in self._kept}
+        deadline, wanted_places = began + READ_TIMEOUT_S, list(places)
+        cached = {place: self._kept[place] for place in wanted_places if place in self._kept}
         self._kept = {place: entry for place, entry in cached.items() if entry[0] > began - KEPT_S}
         records = {place: record for place, (_, record) in self._kept.items()}
-        remaining = list(islice((place for place in wanted if place not in records), MAX_PLACES))
+        remaining = list(islice((place for place in wanted_places if place not in records), MAX_PLACES))
         while remaining and time.monotonic() < deadline:
             # two groups may go on at two places of one partition, which are read one after the other
             turn = {place.key: place for place in reversed(remaining)}

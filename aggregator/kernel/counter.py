@@ -34,19 +34,23 @@ TIMED_SAMPLE = SAMPLE_ALL // 16
 """Which ids' own durations are taken: those a sample of this size would leave in."""
 
 
-def count_window(found: BlockColumns) -> WindowFacts:
+def count_window(block_columns: BlockColumns) -> WindowFacts:
     """Count the facts of all ids in these blocks."""
-    plan, graph = found.plan, found.plan.graph
-    sample = min(plan.sample, found.sample)
-    index = IdIndex(max((column.ids.size for column in found.live.values()), default=0))
-    live = {name: _sampled(found.live[name], sample, index) for name in graph.checkpoints if name in found.live}
-    again = {name: _sampled(column, sample, index) for name, column in found.replayed.items()}
-    ids, checkpoints = _mark(graph, index, live, again, found.live)
+    plan, graph = block_columns.plan, block_columns.plan.graph
+    sample = min(plan.sample, block_columns.sample)
+    index = IdIndex(max((column.ids.size for column in block_columns.live.values()), default=0))
+    live = {
+        name: _sampled(block_columns.live[name], sample, index)
+        for name in graph.checkpoints
+        if name in block_columns.live
+    }
+    again = {name: _sampled(column, sample, index) for name, column in block_columns.replayed.items()}
+    ids, checkpoints = _mark(graph, index, live, again, block_columns.live)
     codes, patterns = _distinct_patterns(ids.masks)
     lossy = np.array([is_unsettled(graph, mask) for mask in patterns], bool)
     first = [
         (columns[name], side[name])
-        for columns, side in ((found.live, live), (found.replayed, again))
+        for columns, side in ((block_columns.live, live), (block_columns.replayed, again))
         for name in graph.entrances
         if name in side
     ]
@@ -54,13 +58,13 @@ def count_window(found: BlockColumns) -> WindowFacts:
     counts = _whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns, ids.first)
     arrivals = tuple(sketch_of(first[np.isfinite(first)]) for first in ids.first)
     by_source = _source_arrivals(graph, patterns, codes, ids.first) if len(graph.sources) > 1 else ()
-    checks = _checked(found, sample)
+    checks = _checked(block_columns, sample)
     corrupted = {link: index.rows_of(wrong) for link, (_, wrong) in checks.items() if wrong.size}
     picked = pick(
         CountedIds(
             plan=plan,
-            live={name: (found.live[name], part) for name, part in live.items()},
-            replayed={name: (found.replayed[name], part) for name, part in again.items()},
+            live={name: (block_columns.live[name], part) for name, part in live.items()},
+            replayed={name: (block_columns.replayed[name], part) for name, part in again.items()},
             ids=ids,
             codes=codes,
             patterns=patterns,
@@ -68,7 +72,7 @@ def count_window(found: BlockColumns) -> WindowFacts:
             missing=missing.rows[:MAX_NAMES],
             corrupted=corrupted,
             sample=sample,
-            share=found.share,
+            share=block_columns.share,
         )
     )
     return WindowFacts(
@@ -77,19 +81,19 @@ def count_window(found: BlockColumns) -> WindowFacts:
         arrivals=arrivals,
         source_arrivals=by_source,
         durations=_durations(graph, live, ids.ids, sample),
-        read=dict(found.read),
-        strangers=dict(found.strangers),
-        bad=dict(found.bad),
+        read=dict(block_columns.read),
+        strangers=dict(block_columns.strangers),
+        bad=dict(block_columns.bad),
         corrupted={link: wrong.size for link, wrong in corrupted.items()},
         checked={link: checked for link, (checked, _) in checks.items()},
-        reasons={name: reasons for name, part in live.items() if (reasons := _reasons(found.live[name], part))},
-        quarantined=frozenset(found.quarantined),
+        reasons={name: reasons for name, part in live.items() if (reasons := _reasons(block_columns.live[name], part))},
+        quarantined=frozenset(block_columns.quarantined),
         sample=sample,
         cuts=plan.cuts,
         missing=missing.named(patterns, picked, _traces(first, missing.rows[:MAX_NAMES], index.size)),
         picked=picked,
-        partitions=frozenset(found.partitions),
-        scattered=found.scattered or len(found.partitions) > 1,
+        partitions=frozenset(block_columns.partitions),
+        scattered=block_columns.scattered or len(block_columns.partitions) > 1,
     )
 
 
@@ -370,8 +374,8 @@ def _checked(columns: BlockColumns, sample: int) -> dict[str, tuple[int, U64]]:
     return checks
 
 
-def _checksums(found: BlockColumns, checkpoint: str, sample: int) -> pd.DataFrame | None:
-    columns = [side[checkpoint] for side in (found.live, found.replayed) if checkpoint in side]
+def _checksums(block_columns: BlockColumns, checkpoint: str, sample: int) -> pd.DataFrame | None:
+    columns = [side[checkpoint] for side in (block_columns.live, block_columns.replayed) if checkpoint in side]
     parts: list[tuple[U64, U32]] = [part for column in columns for part in column.checksums]
     if not parts:
         return None

@@ -317,12 +317,12 @@ class _Sightings:
 
 
 @compiled
-def _hits(rows: Rows, slots: npt.NDArray[np.int16], at: Rows) -> int:
+def _hits(rows: Rows, slots: npt.NDArray[np.int16], row_numbers: Rows) -> int:
     """Fill `rows` with the positions of the beacons of rows with a slot; return how many there are."""
     size = 0
     for position in range(rows.size):
         if slots[rows[position]] >= 0:
-            at[size] = position
+            row_numbers[size] = position
             size += 1
     return size
 

@@ -74,9 +74,9 @@ class Headers:
 def scan(keys: Bytes, values: Bytes) -> Headers:
     """Scan the headers of these records."""
     n = values.starts.size - 1
-    good, found = np.zeros(n, np.bool_), np.empty((len(FIELDS), n), np.int64)
-    _scan(values.data, values.starts, keys.data, keys.starts, _HEADER, good, found)
-    return Headers(values.data, good, found[_EXTRAS].max(axis=0, initial=-1) >= 0, found)
+    good, fields = np.zeros(n, np.bool_), np.empty((len(FIELDS), n), np.int64)
+    _scan(values.data, values.starts, keys.data, keys.starts, _HEADER, good, fields)
+    return Headers(values.data, good, fields[_EXTRAS].max(axis=0, initial=-1) >= 0, fields)
 
 
 @compiled

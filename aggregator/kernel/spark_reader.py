@@ -64,10 +64,12 @@ class BlockReader:
         retry = ReadPlan(again, plan.pipelines)
         blocks = self.blocks(ranges, retry, records)
         spread = blocks.mapInArrow(functools.partial(scatter, targets=self.partitions), INPUT)
-        found = gather(self._collect(self._kernel(spread, retry, together=True)), retry)
+        result = gather(self._collect(self._kernel(spread, retry, together=True)), retry)
         # bad blocks are counted by the first read: this one has split those whose fault is not in their columns
-        facts = {key: replace(facts, scattered=False, bad=reading.facts[key].bad) for key, facts in found.facts.items()}
-        return replace(reading, facts={**reading.facts, **facts}, value_bytes=reading.value_bytes + found.value_bytes)
+        facts = {
+            key: replace(facts, scattered=False, bad=reading.facts[key].bad) for key, facts in result.facts.items()
+        }
+        return replace(reading, facts={**reading.facts, **facts}, value_bytes=reading.value_bytes + result.value_bytes)
 
     def records(self, ranges: Sequence[OffsetRange], records: Sequence[LogRecord] = ()) -> DataFrame:
         """Read the records of these ranges, columns as in INPUT."""

@@ -72,13 +72,15 @@ class ReportBatch:
     positions: dict[int, int] = field(default_factory=dict)
     strangers: UndeclaredNames = field(default_factory=UndeclaredNames)
 
-    def take(self, records: Sequence[ReportRecord], known: Checkpoints, recall: Recall = lambda accounts: {}) -> None:
+    def take(
+        self, records: Sequence[ReportRecord], declared: Checkpoints, recall: Recall = lambda accounts: {}
+    ) -> None:
         """Add records in the order of their appending; count a bad one, or bad parts of it, by reason.
 
         What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
         `recall` is called once, for the emitters that are not in `accounts`.
         """
-        nodes = {pipeline: frozenset(map(node_of, checkpoints)) for pipeline, checkpoints in known.items()}
+        nodes = {pipeline: frozenset(map(node_of, checkpoints)) for pipeline, checkpoints in declared.items()}
         reports = read_reports([record.value for record in records])
         heads = [report.head for report in reports if not isinstance(report, BadRecord)]
         self.accounts |= recall({(head.pipeline, head.emitter) for head in heads} - self.accounts.keys())
@@ -87,7 +89,7 @@ class ReportBatch:
             if isinstance(report, BadRecord):
                 self.quarantine(record, report.reason)
             else:
-                self._take(record, report, known.get(report.head.pipeline), nodes.get(report.head.pipeline))
+                self._take(record, report, declared.get(report.head.pipeline), nodes.get(report.head.pipeline))
 
     def _take(
         self, record: ReportRecord, report: PackedReport, followed: frozenset[str] | None, nodes: frozenset[str] | None

@@ -143,14 +143,14 @@ class ReportConsumer:
             pipeline = min(deferred, key=lambda name: (name <= self._had_its_turn, name))
             ends = report_tables.read_positions(connection)
             records, reached = deferral.read_turn(reports, pipeline, deferred[pipeline], ends)
-            known = look()
+            marks = look()
             if pipeline in self._waiting():
                 return False
 
             def follow(some: Sequence[ReportRecord]) -> int:
                 memory = FollowingMemory.read(connection)
                 batch = ReportBatch(memory.accounts, strangers=memory.strangers)
-                batch.take(sorted(some, key=position), known, partial(report_tables.read_histories, connection))
+                batch.take(sorted(some, key=position), marks, partial(report_tables.read_histories, connection))
                 with connection.begin_nested():
                     self._write_again(connection, batch)
                 return len(some)

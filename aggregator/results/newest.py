@@ -70,9 +70,9 @@ def families_of(results: Mapping[str, PipelineResult]) -> Iterator[Metric]:
     families = [(metric, family_of(metric)) for metric in RESULTS]
     remaining = MAX_SERIES
     for pipeline, result in sorted(results.items()):
-        found = [(metric, family, list(metric.samples(result))) for metric, family in families]
-        has_details = sum(len(samples) for _, _, samples in found) <= remaining
-        for metric, family, samples in found:
+        families_with_samples = [(metric, family, list(metric.samples(result))) for metric, family in families]
+        has_details = sum(len(samples) for _, _, samples in families_with_samples) <= remaining
+        for metric, family, samples in families_with_samples:
             if has_details or not metric.is_detail:
                 remaining -= len(samples)
                 _add(family, metric, pipeline, samples)

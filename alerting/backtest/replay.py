@@ -199,7 +199,7 @@ class Replay:
             },
             habits=past.habits,
             partitions=past.partitions_at(now_s),
-            runs=[run for each in past.runs if (run := each.as_of(1_000 * now_s)) is not None],
+            runs=[run for past_run in past.runs if (run := past_run.as_of(1_000 * now_s)) is not None],
             waiting=[WaitingMessages((), int(row["pending"]), float(row["start"]) + WINDOW_S) for row in pending],
         )
 

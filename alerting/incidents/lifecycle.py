@@ -128,7 +128,9 @@ def judge(
 def text_of(rule: Rule, change: Transition, assessment: Assessment) -> str:
     """Say what an incident's value means after a change: the newest one's, of a resolved incident the worst."""
     value = change.worst if change.kind == "resolved" else change.value
-    windows = [start for start, known in change.breaches.items() if known == value and start in assessment.texts]
+    windows = [
+        start for start, breach_value in change.breaches.items() if breach_value == value and start in assessment.texts
+    ]
     return assessment.texts[windows[-1]] if windows else rule.text(value)
 
 

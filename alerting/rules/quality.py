@@ -92,10 +92,10 @@ class PendingAge(PlacedRule):
 
 def _places(waiting: Sequence[WaitingMessages]) -> tuple[BreachPlace, ...]:
     counts: dict[Place, int] = {}
-    for each in waiting:
-        for label in each.places:
+    for group in waiting:
+        for label in group.places:
             if (place := _place_of(label)) is not None:
-                counts[place] = counts.get(place, 0) + each.messages
+                counts[place] = counts.get(place, 0) + group.messages
     messages = sum(messages.messages for messages in waiting)
     return tuple(
         BreachPlace(place.kind, place.name, count / messages, _pending_text(count, messages))

@@ -104,10 +104,10 @@ def staleness_rules(definition: Definition) -> list[Staleness]:
     """Return the rule of the delivery checkpoints, and one of each other that is given a target."""
     graph, sla = definition.graph, definition.spec.sla.staleness
     places = [Place("checkpoint", name) for name in graph.checkpoints if name in sla.checkpoints]
-    found = placed(definition, "staleness", places)
-    single = {place.name for place, _ in found if place is not None}
+    settings_by_place = placed(definition, "staleness", places)
+    single = {place.name for place, _ in settings_by_place if place is not None}
     rules = []
-    for place, settings in found:
+    for place, settings in settings_by_place:
         watched = tuple(name for name in graph.delivery if name not in single) if place is None else (place.name,)
         target_ms = sla.max if place is None else sla.at(place.name)
         if settings.max is not None and (place is None or settings.at):

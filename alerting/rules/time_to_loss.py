@@ -82,10 +82,10 @@ def time_to_loss_rules(definition: Definition) -> list[TimeToLoss]:
     """Return the rule of all consumer groups, and one of each whose node has its own settings; none where the
     definition names no group."""
     with_groups = {node.name for node in definition.spec.nodes if node.has_group}
-    found = placed(definition, "time-to-loss")
-    single = {place.name for place, _ in found if place is not None}
+    settings_by_place = placed(definition, "time-to-loss")
+    single = {place.name for place, _ in settings_by_place if place is not None}
     rules = []
-    for place, settings in found:
+    for place, settings in settings_by_place:
         nodes = frozenset(with_groups - single if place is None else with_groups & {place.name})
         if nodes:
             rules.append(

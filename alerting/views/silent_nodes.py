@@ -54,12 +54,12 @@ def read_silent(connection: Connection, now_s: float) -> dict[str, frozenset[str
     if not silent:
         return {}
     expected = read_expected(connection, silent, now_s)
-    found = {pipeline: nodes & expected.get(pipeline, frozenset()) for pipeline, nodes in silent.items()}
-    return {pipeline: nodes for pipeline, nodes in found.items() if nodes}
+    silent_nodes = {pipeline: nodes & expected.get(pipeline, frozenset()) for pipeline, nodes in silent.items()}
+    return {pipeline: nodes for pipeline, nodes in silent_nodes.items() if nodes}
 
 
 def _by_pipeline(rows: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
+    nodes_by_pipeline: dict[str, set[str]] = defaultdict(set)
     for pipeline, node in rows:
-        found[pipeline].add(node)
-    return {pipeline: frozenset(nodes) for pipeline, nodes in found.items()}
+        nodes_by_pipeline[pipeline].add(node)
+    return {pipeline: frozenset(nodes) for pipeline, nodes in nodes_by_pipeline.items()}

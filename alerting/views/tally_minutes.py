@@ -49,15 +49,15 @@ class Minutes:
             )
             .group_by(tally.c.pipeline, tally.c.checkpoint, tally.c.window_start)
         )
-        found: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+        new_minutes: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
         for pipeline, checkpoint, start, changed_ms in rows:
             at_s, key = changed_ms / 1_000, (pipeline, checkpoint)
             self._newest[key] = max(start, self._newest.get(key, start))
             if checkpoint.endswith(".in"):
-                found[key].append((start, at_s))
+                new_minutes[key].append((start, at_s))
             if at_s < self._came.get(pipeline, math.inf):
                 self._came[pipeline] = at_s
-        for key, minutes in found.items():
+        for key, minutes in new_minutes.items():
             before = self._minutes.get(key, _NONE)
             new = [minute for minute in minutes if minute[0] not in before[:, 0]]  # what was read first was known first
             if new:

@@ -101,8 +101,8 @@ class StoredWindows:
         self._judge_to(oldest_s)
         by_hour = select(_HOUR, *_DIGEST).where(self._within(first_s, self._judged.to_s)).group_by(_HOUR)
         digests = _numbers(connection.execute(by_hour.order_by(_HOUR)), 5)
-        known = self._judged.digests
-        is_as_judged = np.array_equal(digests, known[known[:, 0] >= first_s // HOUR_S])
+        known_digests = self._judged.digests
+        is_as_judged = np.array_equal(digests, known_digests[known_digests[:, 0] >= first_s // HOUR_S])
         if not self.has_read or not is_as_judged:
             self._earlier = None
         if not is_as_judged:

@@ -29,11 +29,11 @@ class HeldSilence:
 def read_silences(store: Store) -> list[HeldSilence]:
     """Return those that hold now and could match something that the person who asks may see, the one that ends first
     first."""
-    found = [HeldSilence(silence, silence.parsed) for silence in silences(store.unscoped)]
-    if store.is_whole or not found:
-        return found
+    all_silences = [HeldSilence(silence, silence.parsed) for silence in silences(store.unscoped)]
+    if store.is_whole or not all_silences:
+        return all_silences
     labels, sees = _labels(store), asking().grants
-    return [seen for held in found if (seen := _seen(held, sees, labels)) is not None]
+    return [seen for held in all_silences if (seen := _seen(held, sees, labels)) is not None]
 
 
 def _seen(held_silence: HeldSilence, grants: Grants, labels: Labels) -> HeldSilence | None:
@@ -57,8 +57,8 @@ def limited(store: Store, matchers: Sequence[str]) -> list[str]:
     try:
         parsed = [Matcher.parse(text) for text in matchers]
     except ValueError as error:
-        _, _, found = str(error).partition("found ")
-        raise BadSilence(expected="matchers such as pipeline=clicks or rule=~lag.*", found=found) from error
+        _, _, pattern = str(error).partition("found ")
+        raise BadSilence(expected="matchers such as pipeline=clicks or rule=~lag.*", found=pattern) from error
     own = sorted(filter(grants.may_act_on, reach(parsed, _labels(store))))
     if not own:
         raise BadSilence(expected="matchers of a pipeline that you may act on", found=" ".join(matchers) or "none")

@@ -119,12 +119,12 @@ def line(
 
 def merged(steps: Sequence[Step]) -> list[Step]:
     """Return those that follow each other at the same target as one."""
-    found: list[Step] = []
+    merged_steps: list[Step] = []
     for step in steps:
-        if found and found[-1].to_s == step.from_s and found[-1].label == step.label:
-            step = replace(step, from_s=found.pop().from_s)
-        found.append(step)
-    return found
+        if merged_steps and merged_steps[-1].to_s == step.from_s and merged_steps[-1].label == step.label:
+            step = replace(step, from_s=merged_steps.pop().from_s)
+        merged_steps.append(step)
+    return merged_steps
 
 
 def add_target(drawing: Drawing, frame: FigureFrame, steps: Sequence[Step], yaxis: str) -> None:

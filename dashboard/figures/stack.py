@@ -77,9 +77,14 @@ def outline(
     x: list[float | None] = []
     y: list[float | None] = []
     for first, last in _runs(edges, starts_s, bucket_s):
-        known = [(start_s, edge) for start_s, edge in zip(starts_s[first:last], edges[first:last], strict=True) if edge]
-        points = [(known[0][0], known[0][1]), *((start_s + bucket_s / 2, edge) for start_s, edge in known)]
-        points.append((known[-1][0] + bucket_s, known[-1][1]))
+        known_edges = [
+            (start_s, edge) for start_s, edge in zip(starts_s[first:last], edges[first:last], strict=True) if edge
+        ]
+        points = [
+            (known_edges[0][0], known_edges[0][1]),
+            *((start_s + bucket_s / 2, edge) for start_s, edge in known_edges),
+        ]
+        points.append((known_edges[-1][0] + bucket_s, known_edges[-1][1]))
         upper = [(start_s, edge[1]) for start_s, edge in points]
         back = [(start_s, edge[0]) for start_s, edge in reversed(points)]
         if x:

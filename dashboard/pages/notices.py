@@ -96,8 +96,8 @@ def unknown_pipeline(name: str, names: list[str], address: Address) -> Part:
     summary: list[Any] = [f"There is no pipeline named {name}. "]
     if names:
         summary.append("There are: ")
-        for index, known in enumerate(names[:20]):
-            summary += [", " if index else "", dmc.Anchor(known, href=address.to(links.pipeline(known)).href)]
+        for index, existing in enumerate(names[:20]):
+            summary += [", " if index else "", dmc.Anchor(existing, href=address.to(links.pipeline(existing)).href)]
     return alert("Unknown pipeline", summary, "orange", "?")
 
 

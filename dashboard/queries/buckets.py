@@ -69,16 +69,16 @@ class Bucket:
     def from_source(self, source: str) -> Bucket:
         """Return the numbers of one source's messages in place of the pipeline's; verdicts, places and hops stay. None
         of them is known where the bucket has no such source."""
-        there = next((row for row in self.sources if row.name == source), None)
-        if there is None or not self.sources:
+        source_row = next((row for row in self.sources if row.name == source), None)
+        if source_row is None or not self.sources:
             counts: dict[str, Any] = dict.fromkeys(_COUNTS)
             return replace(self, **counts, lost=None, on_time_share=None, e2e_ms=NO_LAGS)
         return replace(
             self,
-            **_counts(there, self.verdicts),
-            lost=there.lost,
-            on_time_share=there.on_time_share,
-            e2e_ms=there.e2e_lag_ms,
+            **_counts(source_row, self.verdicts),
+            lost=source_row.lost,
+            on_time_share=source_row.on_time_share,
+            e2e_ms=source_row.e2e_lag_ms,
         )
 
     @property

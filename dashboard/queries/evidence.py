@@ -42,8 +42,8 @@ def read_gaps(store: Store, pipeline: str, window_start_s: int, now_s: float) ->
     with store.engine.connect() as connection:
         emitters = read_emitters(connection, [pipeline], now_ms)[pipeline]
         rows = connection.execute(select(*columns).where(*in_window)).all()
-        found = connection.execute(select(emitter.emitter, emitter.host).where(emitter.pipeline == pipeline))
-        hosts = {row.emitter: row.host for row in found}
+        gap_rows = connection.execute(select(emitter.emitter, emitter.host).where(emitter.pipeline == pipeline))
+        hosts = {row.emitter: row.host for row in gap_rows}
         raw = connection.execute(packed).scalar_one_or_none()
     tallies = [
         TallyState(row.emitter, row.node, row.checkpoint, row.replay or None, row.beacons, row.dropped) for row in rows

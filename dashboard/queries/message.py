@@ -154,24 +154,24 @@ def read_message(
     ids = hashes_of(id_text)
     store.look_at_ids("ids.search", pipeline, f"{ids[-1]:016x}")
     missing = _known_missing(store, pipeline, ids, where.around_s)
-    found, trouble = None, None
+    result, trouble = None, None
     try:
         with open_log() as log:
             if missing and _names_window(missing[0], where):
                 start_s = missing[0].window_start_s
                 trail = read_trail(store, log, pipeline, start_s, missing[0].id_hash)
-                found = Search(trail, start_s, start_s + WINDOW_S, None)
+                result = Search(trail, start_s, start_s + WINDOW_S, None)
             else:
-                found = search(store, log, pipeline, ids, **asdict(where), limit=limit)
+                result = search(store, log, pipeline, ids, **asdict(where), limit=limit)
     except (KafkaUnreachable, NotConfigured, NotEnoughData) as error:
         trouble = str(error)
-    trail = found.trail if found is not None else None
+    trail = result.trail if result is not None else None
     return MessageRead(
         pipeline=pipeline,
         asked=id_text,
         where=where,
         known=missing,
-        search=found,
+        search=result,
         trouble=trouble,
         graph=None if trail is None else store.graph_at(pipeline, trail.window_start_s),
         is_sampled_out=all(id_hash % SAMPLE_ALL >= sample for id_hash in ids),

@@ -304,8 +304,8 @@ def _read_closed(
         return {}, []
     new = store.pipelines([name for name in names if name not in cached])
     pipelines = [*(cached[name].stored for name in names if name in cached), *new]
-    there = [stored.name for stored in pipelines]
-    newest, spending = _read_newest(store, there), read_spending(store, pipelines, now_s)
+    pipeline_names = [stored.name for stored in pipelines]
+    newest, spending = _read_newest(store, pipeline_names), read_spending(store, pipelines, now_s)
     lags = _read_lags(store, pipelines, newest)
     entries = {
         stored.name: _Kept(

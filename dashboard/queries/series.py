@@ -168,14 +168,14 @@ def _starts(span: TimeRange, length_s: int) -> range:
 
 
 def _minutes(store: Store, stored: StoredPipeline, graph: Graph, span: TimeRange, now_s: float) -> list[Bucket]:
-    found = _closed_minutes(store, stored, graph, span)
+    closed = _closed_minutes(store, stored, graph, span)
     live_from_s = max(span.from_s, int(now_s) - LIVE_S)
     if live_from_s < span.to_s:
         for window in store.windows(stored.name, live_from_s, span.to_s):
             if window.state == "open":
                 bucket = buckets.of_window(window, graph, history=window.history)
-                found.setdefault(bucket.start_s, bucket)
-    return [found[start] for start in sorted(found)]
+                closed.setdefault(bucket.start_s, bucket)
+    return [closed[start] for start in sorted(closed)]
 
 
 def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: TimeRange) -> dict[int, Bucket]:
@@ -188,8 +188,8 @@ def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Ti
     with store.engine.connect() as connection:
         results = connection.execute(select(window.window_start, window.revision, window.closed_at).where(*within))
         keys = {row.window_start: (database, stored.name, stored.version, "minute", *row) for row in results}
-        found = {start: known for start, key in keys.items() if (known := _buckets.get(key)) is not None}
-        missing = [start for start in keys if start not in found]
+        cached = {start: known for start, key in keys.items() if (known := _buckets.get(key)) is not None}
+        missing = [start for start in keys if start not in cached]
         if missing:
             statement = select(window.window_start, window.history, window.document).where(
                 *within, window.window_start.in_(missing)
@@ -197,8 +197,8 @@ def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Ti
             for start, history, document in connection.execute(statement):
                 result = unpack_window(stored.name, start, document)
                 if result is not None:
-                    found[start] = _buckets.put(keys[start], buckets.of_window(result, graph, history=history))
-    return found
+                    cached[start] = _buckets.put(keys[start], buckets.of_window(result, graph, history=history))
+    return cached
 
 
 def _periods(
@@ -208,8 +208,14 @@ def _periods(
     length_s = PERIOD_S[period]
     starts = _starts(span, length_s)
     edge = period_of(period, sums.edge_s(now_s))
-    anew = [at for at in starts if at >= edge and not rolled.is_current((period, at))]
-    found = _stored(store, stored, graph, period, [at for at in starts if at not in anew], rolled)
+    anew = [
+        period_start
+        for period_start in starts
+        if period_start >= edge and not rolled.is_current((period, period_start))
+    ]
+    found = _stored(
+        store, stored, graph, period, [period_start for period_start in starts if period_start not in anew], rolled
+    )
     for start in anew:
         total = sums.read_total(store, stored.name, start, start + length_s, now_s)
         if total.windows:
@@ -226,9 +232,9 @@ def _stored(
         for start in starts
         if (period, start) in rolled.computed
     }
-    found = {key: known for key, name in keys.items() if (known := _buckets.get(name)) is not None}
-    for key, packed in sums.read_packed(store.engine, stored.name, [key for key in keys if key not in found]):
+    cached = {key: known for key, name in keys.items() if (known := _buckets.get(name)) is not None}
+    for key, packed in sums.read_packed(store.engine, stored.name, [key for key in keys if key not in cached]):
         rollup = unpack_rollup(stored.name, period, key[1], packed)
         if rollup is not None:
-            found[key] = _buckets.put(keys[key], buckets.of_rollup(rollup, key[1], PERIOD_S[period], graph))
-    return list(found.values())
+            cached[key] = _buckets.put(keys[key], buckets.of_rollup(rollup, key[1], PERIOD_S[period], graph))
+    return list(cached.values())

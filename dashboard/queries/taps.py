@@ -184,9 +184,11 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
     with store.engine.connect() as connection:
         stored = dict(read_taps_of(connection.execute(statement)))
         reasons: dict[bytes, list[UnreadableCount]] = {}
-        for found in connection.execute(bad):
-            records = UnreadableCount(found.reason, found.records, found.partition, found.offset, found.at / 1_000)
-            reasons.setdefault(found.emitter, []).append(records)
+        for bad_row in connection.execute(bad):
+            records = UnreadableCount(
+                bad_row.reason, bad_row.records, bad_row.partition, bad_row.offset, bad_row.at / 1_000
+            )
+            reasons.setdefault(bad_row.emitter, []).append(records)
     return [_status(tap, stored.get(tap), reasons, now_s) for tap in taps]
 
 

@@ -109,7 +109,7 @@ def _since(report: Report, objective: Objective, trend: Trend) -> str:
     return f", on {fmt.counted(sum(beyond), 'day')} of {len(bad_days)}, the first of them {days[first]}"
 
 
-def _at_destination(report: Report, objective: Objective, found: Trend) -> str:
+def _at_destination(report: Report, objective: Objective, loss_trend: Trend) -> str:
     """Return the destination where most messages more, or fewer, were bad than at the rate before."""
     if len(report.destinations) < 2:
         return ""
@@ -117,7 +117,7 @@ def _at_destination(report: Report, objective: Objective, found: Trend) -> str:
         (_excess(now, then), destination.name, now, then)
         for destination in report.destinations
         for now, then in [_both(destination.whole, destination.previous, objective)]
-        if trend(now, then) == found
+        if trend(now, then) == loss_trend
     ]
     if not moved:
         return ""

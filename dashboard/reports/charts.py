@@ -47,7 +47,7 @@ def burn_down(report: Report) -> str:
         name = wording.OBJECTIVES[attainment.objective]
         drawn.append(_legend(which, name if runs else f"{name}: none"))
     note = "; ".join(
-        f"{wording.OBJECTIVES[one.objective]}: {wording.left(one.budget)}" for one in report.whole.attainments
+        f"{wording.OBJECTIVES[shown.objective]}: {wording.left(shown.budget)}" for shown in report.whole.attainments
     )
     return _svg(_BOTTOM + 32, f"Error budget left over time. {note}", drawn)
 

@@ -90,8 +90,8 @@ def _check_destination(destinations: list[str], out: Path | None) -> None:
         )
 
 
-def _write(made: Reported, name: str, dashboard_url: str, out: Path | None) -> None:
-    document = render(made, name, dashboard_url)
+def _write(report: Reported, name: str, dashboard_url: str, out: Path | None) -> None:
+    document = render(report, name, dashboard_url)
     if out is None:
         sys.stdout.buffer.write(document)
         sys.stdout.flush()
@@ -99,7 +99,7 @@ def _write(made: Reported, name: str, dashboard_url: str, out: Path | None) -> N
     path = out
     if out.is_dir() or not out.suffix:
         out.mkdir(parents=True, exist_ok=True)
-        path = out / file_name(made, name)
+        path = out / file_name(report, name)
     path.write_bytes(document)
     typer.echo(str(path))
 

@@ -187,12 +187,12 @@ def places(report: Report) -> ReportSection | None:
 
 def reasons(report: Report) -> ReportSection | None:
     """Return why messages were filtered or dead; None if none was."""
-    found = report.whole.total.reason_rows
-    if not found:
+    reason_rows = report.whole.total.reason_rows
+    if not reason_rows:
         return None
     rows = [
         [Cell(row.node), Cell(row.exit), Cell(fmt.reason(row.reason)), Cell(fmt.count(row.count))]
-        for row in found[:MAX_ROWS]
+        for row in reason_rows[:MAX_ROWS]
     ]
     note = "Reasons are known of the windows whose beacons were read; those that their tallies prove have none."
     heads = ("Node", "Exit", "Reason", "Beacons")

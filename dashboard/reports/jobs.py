@@ -27,12 +27,12 @@ def _job(pages: Pages, job: JobStats) -> list[Cell]:
     page = Address(links.runs(report.pipeline), {"zone": report.span.zone})
     href = page.over(ShownRange(report.span.from_s, report.span.to_s)).href
     in_time = None if job.in_time is None or not job.judged else job.in_time / job.judged
-    kept = "" if in_time is None else f" ({job.in_time} of {job.judged})"
+    in_time_text = "" if in_time is None else f" ({job.in_time} of {job.judged})"
     return [
         Cell(job.job.dag, pages.base_url.rstrip("/") + href),
         Cell(fmt.count(job.runs)),
         Cell(fmt.percent(job.success_rate)),
-        Cell(f"{fmt.percent(in_time)}{kept}"),
+        Cell(f"{fmt.percent(in_time)}{in_time_text}"),
         Cell(fmt.duration(job.job.deadline)),
         Cell(fmt.duration_s(job.median_s)),
         *_repairs(job.repairs),

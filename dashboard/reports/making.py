@@ -228,16 +228,16 @@ def _burn_down(whole: Figures, steps: Sequence[Figures]) -> tuple[BurnPoint, ...
     known, but for the last before the first that is: there the line begins."""
     first = next((number for number, step in enumerate(steps) if step.known.closed), 0)
     bad, without_verdict = [Interval(0, 0) for _ in whole.attainments], 0
-    points = [BurnPoint(whole.from_s, tuple(Budget(one.allowed, Interval(0, 0)).left for one in whole.attainments))]
+    points = [BurnPoint(whole.from_s, tuple(Budget(part.allowed, Interval(0, 0)).left for part in whole.attainments))]
     for number, step in enumerate(steps):
-        bad = [_added((so_far, one.bad)) for so_far, one in zip(bad, step.attainments, strict=True)]
+        bad = [_added((so_far, part.bad)) for so_far, part in zip(bad, step.attainments, strict=True)]
         without_verdict += step.without_verdict
-        left = []
+        left_points = []
         for attainment, so_far in zip(whole.attainments, bad, strict=True):
             unseen = unseen_estimate(attainment.of, without_verdict, whole.known.closed)
-            left.append(Budget(attainment.allowed, Interval(so_far.min, so_far.max + unseen)).left)
+            left_points.append(Budget(attainment.allowed, Interval(so_far.min, so_far.max + unseen)).left)
         is_known = step.known.closed or number == first - 1
-        points.append(BurnPoint(step.to_s, tuple(left) if is_known else (None,) * len(left)))
+        points.append(BurnPoint(step.to_s, tuple(left_points) if is_known else (None,) * len(left_points)))
     return tuple(points)
 
 

@@ -140,14 +140,16 @@ def burn_rate(step: Figures) -> float | None:
 
 def make_portfolio(store: Store, matchers: MatcherList, span: CalendarRange, now_s: float) -> Portfolio:
     """Return the portfolio of the pipelines that match, in a few statements however many these are."""
-    found = store.pipelines()
-    stored = matching(found, matchers)
+    pipelines = store.pipelines()
+    stored = matching(pipelines, matchers)
     names, before = [pipeline.name for pipeline in stored], previous(span)
     targets, first_s = read_targets(store, stored), first_known_of(store, names)
     starts = _steps(span)
     edges = {
-        name: sorted({before.from_s, *starts, span.to_s, *(target.from_s for target in _within(found, before, span))})
-        for name, found in targets.items()
+        name: sorted(
+            {before.from_s, *starts, span.to_s, *(target.from_s for target in _within(pipeline_targets, before, span))}
+        )
+        for name, pipeline_targets in targets.items()
     }
     parts = series_of(store, edges, counts_only=True) if edges else {}
     incidents = open_by_severity(store, names)
@@ -173,7 +175,7 @@ def make_portfolio(store: Store, matchers: MatcherList, span: CalendarRange, now
         )
 
     lines = tuple(sorted(map(line, stored), key=_rank))
-    return Portfolio(matchers, span, before, now_s, lines, tuple(found.unreadable))
+    return Portfolio(matchers, span, before, now_s, lines, tuple(pipelines.unreadable))
 
 
 def _within(targets: Sequence[Target], before: CalendarRange, span: CalendarRange) -> list[Target]:

@@ -44,8 +44,8 @@ def decode_sample(value: bytes | None) -> int:
     """
     if value is None:
         return SAMPLE_ALL
-    found = json.loads(value)
-    sample = found.get("sample") if isinstance(found, dict) else None
+    document = json.loads(value)
+    sample = document.get("sample") if isinstance(document, dict) else None
     if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= SAMPLE_ALL:
         raise ValueError(f"expected a sample from 1 to {SAMPLE_ALL}, found {sample!r}")
     return sample

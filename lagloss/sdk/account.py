@@ -149,8 +149,8 @@ class Account:
 
     def thin(self, key: TallyKey, sample: int, now_s: float) -> None:
         """Lower this tally's sample to one of this size, which left beacons out."""
-        known = self._live.get(key)
-        if known is not None and known.sample <= sample:
+        live_entry = self._live.get(key)
+        if live_entry is not None and live_entry.sample <= sample:
             return
         entry = self._entry(key, now_s)
         if entry is not None:

@@ -328,7 +328,7 @@ def unpack_ids(packed: bytes, indexes: Sequence[int]) -> list[bytes]:
     """Return the ids at the positions `indexes` (ascending, each within the count: see `count_ids`)."""
     stride = _stride(packed)
     if stride:
-        return [packed[at * stride + 1 : (at + 1) * stride] for at in indexes]
+        return [packed[number * stride + 1 : (number + 1) * stride] for number in indexes]
     ids, start, index = [], 0, 0
     for position in indexes:
         while index < position:

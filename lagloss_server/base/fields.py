@@ -154,14 +154,14 @@ def refuse(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
     Each is a place in the whole file, and the expectation and the finding there. For checks that involve several parts
     of a file.
     """
-    found = [
+    details = [
         InitErrorDetails(
             type=PydanticCustomError("misplaced", "{problem}", {"problem": problem}), loc=place, input=None
         )
         for place, problem in problems
     ]
-    if found:
-        raise ValidationError.from_exception_data("file", found)
+    if details:
+        raise ValidationError.from_exception_data("file", details)
 
 
 class Strict(BaseModel):

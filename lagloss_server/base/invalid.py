@@ -79,9 +79,9 @@ def explain(
     while places:
         first = places[0][0]
         related, others = places[:0], places[:0]
-        for path, each in places:
+        for path, detail in places:
             is_related = path[: len(first)] == first or first[: len(path)] == path
-            (related if is_related else others).append((path, each))
+            (related if is_related else others).append((path, detail))
         yield _most_telling(related, model)
         places = others
 

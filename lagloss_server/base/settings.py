@@ -150,8 +150,8 @@ class Settings(BaseSettings):
             pydantic.ValidationError: for a malformed variable.
             SeveralRunning: if several instances run and no data directory is given.
         """
-        given = {key: value for key, value in overrides.items() if value is not None}
-        settings = cls(**given)
+        given_values = {key: value for key, value in overrides.items() if value is not None}
+        settings = cls(**given_values)
         is_chosen = "data_dir" in settings.model_fields_set
         running = find_running(settings.data_dir if is_chosen else None)
         if len(running) != 1:

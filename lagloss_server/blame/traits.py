@@ -111,19 +111,21 @@ class Population:
     last: Codes
 
     @classmethod
-    def of_windows(cls, of: Of, windows: Sequence[SuspectWindow], facts: Mapping[bytes, EmitterFacts]) -> Population:
+    def of_windows(
+        cls, suffered: Of, windows: Sequence[SuspectWindow], facts: Mapping[bytes, EmitterFacts]
+    ) -> Population:
         """Bring the messages of some windows together."""
         nodes = tuple(dict.fromkeys(node for window in windows for node in window.graph.nodes))
         emitters = tuple(dict.fromkeys(emitter for window in windows for emitter in window.picked.emitters))
         destinations = tuple(dict.fromkeys(to.name for window in windows for to in window.graph.destinations))
         taps = frozenset(emitter for emitter in emitters if (known := facts.get(emitter)) is not None and known.is_tap)
-        parts = [_Rows.of(of, window, nodes, emitters, taps) for window in windows]
+        parts = [_Rows.of(suffered, window, nodes, emitters, taps) for window in windows]
 
         def joined(columns: Iterable[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
             return np.concatenate([np.empty(0, kind), *columns])
 
         return cls(
-            of=of,
+            of=suffered,
             nodes=nodes,
             sources=frozenset(source for window in windows for source in window.graph.sources),
             emitters=emitters,
@@ -298,12 +300,12 @@ def _weights(picked: PickedMessages) -> F64:
         if mine.any():
             weights[mine] = max(1.0, picked.totals.get(name, 0) / mine.sum())
     good = np.flatnonzero(what & GOOD)
-    kept: dict[int, int] = {}
+    by_row: dict[int, int] = {}
     for row in good.tolist():
-        kept[picked.masks[row]] = kept.get(picked.masks[row], 0) + 1
+        by_row[picked.masks[row]] = by_row.get(picked.masks[row], 0) + 1
     for row in good.tolist():
         mask = picked.masks[row]
-        weights[row] = max(1.0, picked.good.get(mask, 0) / kept[mask])
+        weights[row] = max(1.0, picked.good.get(mask, 0) / by_row[mask])
     return weights
 
 

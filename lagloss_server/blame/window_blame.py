@@ -113,8 +113,8 @@ def _read_fates(
     row = tables.MissingMessageRow
     statement = select(row.window_start, row.id_hash, row.kind, row.places)
     fates: dict[int, dict[int, tuple[str, Sequence[str]]]] = {}
-    for each in connection.execute(statement.where(row.pipeline == pipeline, row.window_start.in_(starts_s))):
-        fates.setdefault(each.window_start, {})[each.id_hash % (1 << 64)] = each.kind, each.places
+    for fate_row in connection.execute(statement.where(row.pipeline == pipeline, row.window_start.in_(starts_s))):
+        fates.setdefault(fate_row.window_start, {})[fate_row.id_hash % (1 << 64)] = fate_row.kind, fate_row.places
     return fates
 
 
@@ -139,7 +139,7 @@ def _facts(row: Any, now_ms: int) -> EmitterFacts:
     )
 
 
-def _count(of: Of, windows: Sequence[SuspectWindow]) -> int:
+def _count(suffered: Of, windows: Sequence[SuspectWindow]) -> int:
     """Count the bad messages of a kind; of missing ones, by the share of those named that are lost."""
     kinds: Mapping[Of, tuple[int, str]] = {
         "lag": (LATE, "late"),
@@ -149,8 +149,8 @@ def _count(of: Of, windows: Sequence[SuspectWindow]) -> int:
     total = 0.0
     for window in windows:
         factor = SAMPLE_ALL / window.picked.sample
-        if of != "loss":
-            kind, name = kinds[of]
+        if suffered != "loss":
+            kind, name = kinds[suffered]
             total += factor * window.picked.totals.get(name, 0) if window.picked.rows(kind).size else 0
             continue
         lost = sum(kind in LOST for kind, _ in window.fates.values())

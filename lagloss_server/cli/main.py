@@ -214,12 +214,12 @@ def runs(
     now_s = time.time()
     from_s, to_s = parse_time_s(from_, now_s), parse_time_s(to, now_s)
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        one = None if run is None else read_run(store, pipeline, run)
-        listed = [] if one is not None else read_job_runs(store, pipeline, from_s, to_s, now_s)
+        chosen = None if run is None else read_run(store, pipeline, run)
+        listed = [] if chosen is not None else read_job_runs(store, pipeline, from_s, to_s, now_s)
     if as_json:
-        typer.echo(json.dumps([job.document() for job in listed] if one is None else one.document()))
-    elif one is not None:
-        for line in gantt_lines(one, 1_000 * now_s, out().width):
+        typer.echo(json.dumps([job.document() for job in listed] if chosen is None else chosen.document()))
+    elif chosen is not None:
+        for line in gantt_lines(chosen, 1_000 * now_s, out().width):
             typer.echo(line)
     else:
         for job in listed:

@@ -45,16 +45,16 @@ def runs_table(runs: Iterable[HourRun]) -> Table:
     """Lay out runs, one per row, with the records of their hours."""
     names = ("hour (UTC)", "run", "state", "took", "after the hour", "in", "out", "lost", "late", "twice", "corrupted")
     table = Table(*(Column(name, no_wrap=True) for name in names), "why", box=None)
-    for each in runs:
-        run = each.run
+    for dag_run in runs:
+        run = dag_run.run
         table.add_row(
-            hour_of(each),
+            hour_of(dag_run),
             run.run_id,
             f"{SIGNS[run.state]} {run.state}",
             run.duration_words,
             fmt.duration(run.delay_ms),
-            *record_cells(each.hour),
-            each.why or "",
+            *record_cells(dag_run.hour),
+            dag_run.why or "",
         )
     return table
 

@@ -91,8 +91,8 @@ def awaited(graph: Graph, result: Window) -> frozenset[str]:
     due = DueMessages.of(result)
     ends = [destination for destination in graph.destinations if due.at(destination.name)]
     passed = 0
-    for there in ends:
-        passed |= graph.dominators[there.at.bit_length() - 1]
+    for end in ends:
+        passed |= graph.dominators[end.at.bit_length() - 1]
     for source, dominators in zip(result.sources, graph.dominators_by_source, strict=False):
         ways = [dominators[to.at.bit_length() - 1] for to in graph.destinations]
         passed |= functools.reduce(int.__and__, filter(None, ways)) if source.messages else 0

@@ -139,8 +139,8 @@ class _Resolver:
             sent = [topic for topic, taps in places.items() if any(place.startswith("out") for place in taps)]
             for topic in sent[:1] if self._specs[node].copy_ else sent:
                 places[topic].insert(0, "in")
-        for topic, found in places.items():
-            yield self._tap(node, topic, None, tuple(found), first=is_first)
+        for topic, resolved in places.items():
+            yield self._tap(node, topic, None, tuple(resolved), first=is_first)
 
     def _group_taps(self, node: str) -> Iterator[Tap]:
         taps = self._taps(node)

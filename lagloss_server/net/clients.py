@@ -56,12 +56,12 @@ def client(connection: HTTPConnection, trusted: Iterable[Network]) -> str:
     may have written what precedes it."""
     trusted = tuple(trusted)
     forwarded = ",".join(connection.headers.getlist("x-forwarded-for")).split(",")
-    found = peer(connection)
+    client_address = peer(connection)
     for address in reversed([address.strip() for address in forwarded if address.strip()]):
-        if not is_within(found, trusted):
+        if not is_within(client_address, trusted):
             break
-        found = address
-    return found
+        client_address = address
+    return client_address
 
 
 def guesser(address: str) -> str:

@@ -97,10 +97,10 @@ def install(app: FastAPI, service: str) -> None:
     async def on_invalid(_: Request, error: RequestValidationError) -> Response:
         errors = error.errors()
         sent: dict[object, dict[object, object]] = {}
-        for each in errors:
-            source, *names = each["loc"]
-            if each["type"] != "missing":
-                sent.setdefault(source, {}).update(dict.fromkeys(names[:1], each["input"]))
+        for detail in errors:
+            source, *names = detail["loc"]
+            if detail["type"] != "missing":
+                sent.setdefault(source, {}).update(dict.fromkeys(names[:1], detail["input"]))
         first = next(explain(errors, sent))
         return Problem(422, "Bad parameter", first.problem, field=write_path(first.path[1:])).response()
 

@@ -257,21 +257,21 @@ class SchemaRegistry:
             if len(begun) > MAX_REFERENCES:
                 raise self._odd(place, f"more than {MAX_REFERENCES} references")
             where = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-            found = self._ask(where) or self._ask(f"{where}?deleted=true")  # records stay when a subject is deleted
-            if found is None:
+            schema = self._ask(where) or self._ask(f"{where}?deleted=true")  # records stay when a subject is deleted
+            if schema is None:
                 raise _Unusable
-            self._add_references(where, found, is_protobuf, texts, descriptors, begun)
-            texts[name] = found["schema"]
+            self._add_references(where, schema, is_protobuf, texts, descriptors, begun)
+            texts[name] = schema["schema"]
             if is_protobuf:
-                descriptors[name] = self._descriptor(where, found)
+                descriptors[name] = self._descriptor(where, schema)
 
     def _descriptor(self, place: str, answer: Mapping[str, Any]) -> bytes:
         """Return a Protobuf schema compiled by the registry, empty if it cannot."""
-        found = self._ask(f"{place}?format=serialized", optional=True)
-        if found is None or found["schema"] == answer["schema"]:
+        serialized = self._ask(f"{place}?format=serialized", optional=True)
+        if serialized is None or serialized["schema"] == answer["schema"]:
             return b""
         try:
-            return base64.b64decode(found["schema"], validate=True)
+            return base64.b64decode(serialized["schema"], validate=True)
         except (binascii.Error, ValueError):
             return b""
 

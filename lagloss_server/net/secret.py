@@ -31,20 +31,20 @@ class Secret:
         self._value = value
 
     @classmethod
-    def parse(cls, given: object) -> Secret:
+    def parse(cls, text: object) -> Secret:
         """Parse the secret in a configuration.
 
         Raises:
             ValueError: without quoting the value, which may be the secret.
         """
-        if isinstance(given, Secret):
-            return given
-        if isinstance(given, str):
-            if not given.strip():
+        if isinstance(text, Secret):
+            return text
+        if isinstance(text, str):
+            if not text.strip():
                 raise ValueError(f"{_EXPECTED}, found an empty text")
-            return cls("text", given.strip())
-        if isinstance(given, dict) and len(given) == 1:
-            kind, value = next(iter(given.items()))
+            return cls("text", text.strip())
+        if isinstance(text, dict) and len(text) == 1:
+            kind, value = next(iter(text.items()))
             if kind in ("env", "file") and isinstance(value, str) and value and "\0" not in value:
                 return cls("env" if kind == "env" else "file", value)
         raise ValueError(f"{_EXPECTED}, found something else")

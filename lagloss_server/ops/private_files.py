@@ -47,8 +47,8 @@ def close_folder(folder: Path, *, passable: bool) -> None:
             for root, folders, files in os.walk(path):
                 if Path(root) == folder / "postgres":
                     folders.clear()  # the cluster's: PostgreSQL refuses one that others can read
-                for each in files:
-                    _close(Path(root, each))
+                for file in files:
+                    _close(Path(root, file))
                 _close(Path(root), passable=passable and name == "postgres")
         elif name in _FILES and path.is_file():
             _close(path)

@@ -222,7 +222,7 @@ class ServiceStack:
 
 def end_leftovers_in(data_dir: Path) -> None:
     """Wait for what a killed `up` or demo left, before its ports and folders are taken. Raises AlreadyRunning."""
-    end_leftovers("lagloss up", data_dir, [path for each in _PID_FILES for path in data_dir.glob(each)])
+    end_leftovers("lagloss up", data_dir, [path for pattern in _PID_FILES for path in data_dir.glob(pattern)])
 
 
 def run(settings: Settings, *, as_json: bool = False) -> int:
@@ -247,8 +247,8 @@ def signals_interrupt() -> Iterator[None]:
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
+        for signal_number in numbers:
+            signal.signal(signal_number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -309,10 +309,10 @@ def _lock_directory(data_dir: Path, *, passable: bool) -> IO[str]:
 def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
     """Choose a port for each service; the last ones if they are free, so that bookmarks stay valid."""
     try:
-        found = json.loads(path.read_bytes())
+        last_ports = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
-        found = None
-    remembered = found if isinstance(found, dict) else {}
+        last_ports = None
+    remembered = last_ports if isinstance(last_ports, dict) else {}
     wanted_ports = {
         "dashboard": settings.dashboard_port,
         "collector": settings.collector_port,

@@ -84,15 +84,15 @@ def check_points(graph: Graph, *checkpoints: str) -> None:
     """Raise UnknownCheckpoint for one that the graph does not have."""
     for name in checkpoints:
         if name not in graph.bit:
-            known = ", ".join(graph.checkpoints)
-            raise UnknownCheckpoint(pipeline=graph.definition.name, checkpoint=name, known=known)
+            names = ", ".join(graph.checkpoints)
+            raise UnknownCheckpoint(pipeline=graph.definition.name, checkpoint=name, known=names)
 
 
 def difference_in(blocks: WindowBlocks, source: str, target: str, limit: int | None = MAX_NAMES) -> Difference:
     """Return the difference within blocks that were read, with so many names at most (None: all)."""
     ids = np.setdiff1d(blocks.ids(source), blocks.ids(target), assume_unique=True)
-    shown, known = ids[:limit], blocks.traces(ids[:limit])
+    shown, known_traces = ids[:limit], blocks.traces(ids[:limit])
     named = sorted(zip(blocks.names(shown), shown.tolist(), strict=True))
-    traces = {name: known[id_hash] for name, id_hash in named if id_hash in known}
+    traces = {name: known_traces[id_hash] for name, id_hash in named if id_hash in known_traces}
     names = tuple(name for name, _ in named)
     return Difference(source, target, blocks.window_start_s, int(ids.size), names, share_of(blocks.sample), traces)

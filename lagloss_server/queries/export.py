@@ -75,8 +75,8 @@ class WindowExport:
                 kept_messages.is_truncated(what),
                 sample,
             )
-        found, sample = logged_messages(presence, kept_messages, what), share_of(presence.found.sample)
-        return cls(pipeline, kept_messages.window_start_s, what, "log", found, is_truncated=False, sample=sample)
+        exported, sample = logged_messages(presence, kept_messages, what), share_of(presence.found.sample)
+        return cls(pipeline, kept_messages.window_start_s, what, "log", exported, is_truncated=False, sample=sample)
 
     def texts(self, format: Literal["csv", "json"], links: TraceLinks = NO_LINKS) -> Iterator[str]:
         """Yield the file a message at a time."""

@@ -125,12 +125,12 @@ class LoggedMessages:
     @cached_property
     def _kinds_of_patterns(self) -> Mapping[int, frozenset[Kind]]:
         """The kinds that the closing named, by the number of the pattern."""
-        ids, found = self.presence.ids, dict[int, set[Kind]]()
+        ids, kinds_by_id = self.presence.ids, dict[int, set[Kind]]()
         for id_hash, kind in self._kept_kinds.items():
             row = int(np.searchsorted(ids, np.uint64(id_hash)))
             if row < ids.size and int(ids[row]) == id_hash:
-                found.setdefault(int(self.presence.patterns[0][row]), set()).add(kind)
-        return {pattern: frozenset(kinds) for pattern, kinds in found.items()}
+                kinds_by_id.setdefault(int(self.presence.patterns[0][row]), set()).add(kind)
+        return {pattern: frozenset(kinds) for pattern, kinds in kinds_by_id.items()}
 
     @cached_property
     def _last_emitters(self) -> tuple[list[bytes], npt.NDArray[np.int32]]:

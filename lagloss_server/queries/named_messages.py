@@ -221,16 +221,16 @@ def of_kind(
     return [
         _of_picked(
             picked,
-            int(rows[at]),
+            int(rows[row]),
             kind,
             window_start_s,
-            event_ms=None if np.isnan(event_ms[at]) else start_ms + float(event_ms[at]),
-            last_seen_ms=start_ms + float(last_ms[at]),
-            lag_ms=None if np.isnan(lags[at]) else float(lags[at]),
-            emitter=emitters[int(rows[at])],
+            event_ms=None if np.isnan(event_ms[row]) else start_ms + float(event_ms[row]),
+            last_seen_ms=start_ms + float(last_ms[row]),
+            lag_ms=None if np.isnan(lags[row]) else float(lags[row]),
+            emitter=emitters[int(rows[row])],
         )
-        for at in order.tolist()
-        if is_chosen[at]
+        for row in order.tolist()
+        if is_chosen[row]
     ]
 
 

@@ -55,10 +55,10 @@ def believed(
     """Return the ranges of tallies, each with its number of beacons, that are to be read: those of doubtful ones only
     as far as they are plausible, and of all where they span more than `MANY_RECORDS`."""
     is_wide = records_in(merge_ranges(item for ranges, _ in named for item in ranges)) > MANY_RECORDS
-    found, doubtful = list[OffsetRange](), list[OffsetRange]()
+    plausible, doubtful = list[OffsetRange](), list[OffsetRange]()
     for ranges, beacons in named:
-        (doubtful if is_wide or is_doubtful(ranges, beacons) else found).extend(ranges)
+        (doubtful if is_wide or is_doubtful(ranges, beacons) else plausible).extend(ranges)
     if doubtful:
         check, watermarks = NamedRanges(log, pipeline, window_start_s), log.watermarks()
-        found += check.begun(item for item in doubtful if check.is_plausible(item, watermarks))
-    return found
+        plausible += check.begun(item for item in doubtful if check.is_plausible(item, watermarks))
+    return plausible

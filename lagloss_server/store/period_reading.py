@@ -310,7 +310,7 @@ def _joined(starts: Iterable[int], length: int) -> list[TimeRange]:
 def _outside(ranges: Iterable[TimeRange], passed: Sequence[TimeRange]) -> list[TimeRange]:
     """Return what of the ranges lies outside of `passed`, which may reach beyond them; all ascending."""
     ranges = list(ranges)
-    within = [part for each in passed for part in _clipped(ranges, each.from_s, each.to_s)]
+    within = [part for passed_range in passed for part in _clipped(ranges, passed_range.from_s, passed_range.to_s)]
     return _without(ranges, within)
 
 

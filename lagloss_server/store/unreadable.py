@@ -66,13 +66,13 @@ def read_each(
         read: makes the value of a row; whatever it raises sets that row aside.
         name: makes the entry of a row that cannot be read, for this reason.
     """
-    found: ReadRows[T] = ReadRows()
+    result: ReadRows[T] = ReadRows()
     for row in rows:
         try:
-            found.append(read(row))
+            result.append(read(row))
         except Exception as error:
-            found.unreadable.append(name(row, reason(error)))
-    return found
+            result.unreadable.append(name(row, reason(error)))
+    return result
 
 
 def reason(error: Exception) -> str:

@@ -101,14 +101,14 @@ def _burns(stored: StoredPipeline, objective: Objective) -> bool:
     return alerts.budget is not None and of_pipeline(own) is not None
 
 
-def _ratio(objective: Objective, of: dict[str, str]) -> Document:
+def _ratio(objective: Objective, label_values: dict[str, str]) -> Document:
     """Return what is bad, or good, of what. Gauges hold for a minute each: their sums over time are in proportion."""
 
     def metric(name: str, **more: str) -> str:
-        labels = ",".join(f"{label}={_quoted(value)}" for label, value in {**of, **more}.items())
+        labels = ",".join(f"{label}={_quoted(value)}" for label, value in {**label_values, **more}.items())
         return f"sum({name}{{{labels}}})"
 
-    is_one = "destination" in of
+    is_one = "destination" in label_values
     if objective == "loss":
         lost, due = ("destination_lost", "destination_due") if is_one else ("window_lost", "window_messages")
         bad, total = f"lagloss_{lost}_messages", "lagloss_window_messages" if not is_one else f"lagloss_{due}_messages"

@@ -261,10 +261,10 @@ class _Targets:
 
     def of(self, quality: Quality, stage: Stage) -> float | None:
         """Return a stage's target, in the unit of its value; of corruption, in messages a minute."""
-        here = Place(stage.kind, stage.name)  # of the same class as the keys, since equality asks for it
+        stage_place = Place(stage.kind, stage.name)  # of the same class as the keys, since equality asks for it
         match quality:
             case "loss":
-                entry = self._loss.get(here)
+                entry = self._loss.get(stage_place)
                 whole = self._sla.loss_at(stage.name) if stage.kind == "destination" else self._sla.loss
                 return whole.max if entry is None or entry.max is None else entry.max
             case "corruption":

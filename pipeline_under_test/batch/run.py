@@ -114,9 +114,9 @@ class BatchRun:
         """Request all faults, and note which hours are to be processed."""
         faults = injections(self.stack.settings)
         faults.begin_anew(())
-        for each in self.scenario.faults:
-            if isinstance(each, FlowFault):
-                faults.add(parse(each.fault), each.for_ / 1000, self._begin_s + each.at / 1000 - time.time())
+        for order in self.scenario.faults:
+            if isinstance(order, FlowFault):
+                faults.add(parse(order.fault), order.for_ / 1000, self._begin_s + order.at / 1000 - time.time())
         for fault in self.operator.repairs:
             faults_of(self.stack.settings.data_dir).add(fault)
         for hour in self.hours:

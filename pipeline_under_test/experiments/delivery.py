@@ -152,7 +152,7 @@ def _figures(run: DeliveryRun) -> dict[str, float]:
 
 
 def _at(windows: Iterable[Mapping[str, Any]], checkpoint: str) -> list[Mapping[str, Any]]:
-    return [found for window in windows for found in window["checkpoints"] if found["name"] == checkpoint]
+    return [row for window in windows for row in window["checkpoints"] if row["name"] == checkpoint]
 
 
 def chart(runs: Runs) -> Chart:

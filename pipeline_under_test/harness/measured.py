@@ -58,8 +58,8 @@ def read_measured(store: Store, log: BeaconLog, pipeline: str, window: ListedWin
         KafkaException: the broker does not answer.
     """
     start_s = window.start_s
-    found = read_window(store, log, pipeline, start_s)
-    return as_measured(window, found, store.missing(pipeline, start_s, ALL_NAMES))
+    blocks = read_window(store, log, pipeline, start_s)
+    return as_measured(window, blocks, store.missing(pipeline, start_s, ALL_NAMES))
 
 
 def as_measured(window: ListedWindow, blocks: WindowBlocks, missing: Iterable[MissingMessage]) -> Measured:

@@ -59,8 +59,8 @@ class TrueWindow:
     def lost_at(self) -> dict[str, set[str]]:
         """Count losses by place."""
         lost = self.lost
-        found = {place: ids & lost for (fate, place), ids in sorted(self.at.items()) if fate == "lost"}
-        return {place: ids for place, ids in found.items() if ids}
+        lost_by_place = {place: ids & lost for (fate, place), ids in sorted(self.at.items()) if fate == "lost"}
+        return {place: ids for place, ids in lost_by_place.items() if ids}
 
     @property
     def corrupted_at(self) -> dict[str, set[str]]:

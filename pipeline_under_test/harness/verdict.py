@@ -101,7 +101,7 @@ def compared(
     now_s = time.time() if now_s is None else now_s
     by_start = {window.start_s: window for window in windows}
     patience_s = WINDOW_S + (definition.spec.grace + definition.spec.max_wait) / 1000 + LATEST_S
-    found: list[VerdictDifference] = []
+    all_differences: list[VerdictDifference] = []
     waiting: list[int] = []
     duplicates: dict[int, int] = {}
     for start in sorted({*truth.windows, *by_start}):
@@ -116,8 +116,8 @@ def compared(
         if differing and not (closed and window is not None and window.is_settled) and now_s < start + patience_s:
             waiting.append(start)
         else:
-            found += differing
-    return Verdict(definition.name, dict(truth.windows), by_start, duplicates, tuple(found), tuple(waiting))
+            all_differences += differing
+    return Verdict(definition.name, dict(truth.windows), by_start, duplicates, tuple(all_differences), tuple(waiting))
 
 
 def differences(

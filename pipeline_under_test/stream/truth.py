@@ -67,10 +67,10 @@ def tapped_place(place: str) -> str:
 
 def truth_as_tapped(truth: StreamTruth) -> StreamTruth:
     """Return the whole ledger as taps show it."""
-    found = StreamTruth()
-    found.entries = truth.entries
-    found.windows.update((start, as_tapped(window)) for start, window in truth.windows.items())
-    return found
+    tapped = StreamTruth()
+    tapped.entries = truth.entries
+    tapped.windows.update((start, as_tapped(window)) for start, window in truth.windows.items())
+    return tapped
 
 
 def as_tapped(truth: StreamWindow) -> StreamWindow:

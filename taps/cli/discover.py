@@ -78,13 +78,13 @@ def _choose(
     return topics_to_read
 
 
-def _sample(connection: Cluster, cluster: str, wanted: Sequence[str], span_s: int) -> list[TopicGuess]:
+def _sample(connection: Cluster, cluster: str, wanted_topics: Sequence[str], span_s: int) -> list[TopicGuess]:
     """Sample topics and guess, those without records left out. Raises NotEnoughData if no topic is left."""
     until_ms = time.time_ns() // 1_000_000  # the same for all: what one topic has later, the others cannot share
-    guesses = (_guess(connection, topic, cluster, until_ms - span_s * 1_000, until_ms) for topic in wanted)
+    guesses = (_guess(connection, topic, cluster, until_ms - span_s * 1_000, until_ms) for topic in wanted_topics)
     topics = [guess for guess in guesses if guess is not None]
     if not topics:
-        raise NotEnoughData(detail=f"no records in any of the topics {', '.join(wanted) or '(there are none)'}")
+        raise NotEnoughData(detail=f"no records in any of the topics {', '.join(wanted_topics) or '(there are none)'}")
     return topics
 
 

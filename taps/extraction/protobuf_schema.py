@@ -153,7 +153,7 @@ class ProtobufFile:
         if not files:
             raise BadProtobufSchema("it has no file")
         pool = DescriptorPool()
-        names = {each.name for each in files}
+        names = {given_file.name for given_file in files}
         try:
             for raw in [raw for name, raw in _WELL_KNOWN.items() if name not in names]:
                 pool.AddSerializedFile(raw)

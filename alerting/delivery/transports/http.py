@@ -154,12 +154,12 @@ class HttpTarget:
 
 def _checked(url: str) -> httpx2.URL:
     try:
-        found = httpx2.URL(url)
+        parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError, TypeError):
         raise UnusableReceiver(problem="expected an address such as https://host/path, found no URL") from None
-    if found.scheme not in ("http", "https") or not found.host:
+    if parsed.scheme not in ("http", "https") or not parsed.host:
         raise UnusableReceiver(problem="expected an address that starts with https://host or http://host")
-    return found.copy_with(fragment=None)
+    return parsed.copy_with(fragment=None)
 
 
 def _port(url: httpx2.URL) -> int:

@@ -137,11 +137,11 @@ def act_links(shown: OpenIncident, address: Address, person: Person) -> list[Par
     incident = shown.incident
     if incident.state != "open":
         return []
-    of, links_ = str(incident.id), []
+    incident_id, links_ = str(incident.id), []
     if incident.acknowledged_at is None:
-        links_.append(act_link("Acknowledge", Do.ACKNOWLEDGE, of, address, person, incident.pipeline))
+        links_.append(act_link("Acknowledge", Do.ACKNOWLEDGE, incident_id, address, person, incident.pipeline))
     if shown.silence is None:
-        links_.append(act_link("Silence", Do.SILENCE, of, address, person, incident.pipeline))
+        links_.append(act_link("Silence", Do.SILENCE, incident_id, address, person, incident.pipeline))
     else:
         links_.append(act_link("End the silence", Do.END_SILENCE, shown.silence.id, address, person, incident.pipeline))
     return links_

@@ -174,8 +174,8 @@ def _register_submitting(app: Dash, services: Services, act: Act) -> None:
         running=[(Output(ids.submit, "disabled"), True, False)],
         prevent_initial_call=True,
     )
-    async def submit(clicks: int | None, name: str | None, *given: str | None) -> tuple[Any, ...]:
-        *values, pathname, search = given
+    async def submit(clicks: int | None, name: str | None, *typed_name: str | None) -> tuple[Any, ...]:
+        *values, pathname, search = typed_name
         address = Address.parse(pathname, search)
         request = Asked.of_address(address)
         if not clicks or request is None:

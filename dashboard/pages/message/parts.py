@@ -152,7 +152,7 @@ def _sentence(result: MessageRead) -> str:
 
 def _elsewhere(result: MessageRead, start_s: int, address: Address) -> Part | None:
     """Return an id that was used again is missing in several windows."""
-    others = [known for known in result.known if known.window_start_s != start_s]
+    others = [message for message in result.known if message.window_start_s != start_s]
     if not others:
         return None
     summary: list[Any] = ["Also missing in: "]

@@ -241,8 +241,8 @@ def _lag(standing: PipelineStatus) -> list[Part]:
     minute, targets = standing.newest, standing.targets
     percentile, target = fmt.percentile(targets.lag_percentile), fmt.duration(targets.lag_ms)
     if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
-        wanted = f"{fmt.percent(targets.lag_percentile / 100)} within {target}"
-        return _of_now(standing, f"{fmt.percent(minute.on_time_share)} on time", f"target {wanted}")
+        target_text = f"{fmt.percent(targets.lag_percentile / 100)} within {target}"
+        return _of_now(standing, f"{fmt.percent(minute.on_time_share)} on time", f"target {target_text}")
     text = fmt.duration(None if minute is None else minute.lag_ms)
     return _of_now(standing, text, f"{percentile}, target {target}")
 

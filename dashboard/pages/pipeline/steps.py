@@ -19,10 +19,10 @@ _WIDER: Final = 3
 
 def of_click(address: Address, pipeline: str, click: Any) -> Address:
     """Return a minute's window; an hour or a day is shown as a span of its own."""
-    found = _clicked(click)
-    if found is None:
+    clicked = _clicked(click)
+    if clicked is None:
         return address
-    start_s, length_s = found
+    start_s, length_s = clicked
     return of_bucket(address, pipeline, start_s, length_s)
 
 

@@ -81,12 +81,12 @@ def worst_table(panels: Panels, address: Address) -> Part:
     series = panels.series
     what = PERIODS[series.bucket_s]
     title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
-    found = worst(series, panels.sla_periods)
-    if not found:
+    worst_buckets = worst(series, panels.sla_periods)
+    if not worst_buckets:
         summary = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
         return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
     columns: list[TableColumn | str] = [
-        names(f"{what.capitalize()} ({address.zone.label(found[0].start_s)})"),
+        names(f"{what.capitalize()} ({address.zone.label(worst_buckets[0].start_s)})"),
         "Verdict",
         number("Loss"),
         number(f"E2E {', '.join(panels.sla_periods.percentiles)}"),
@@ -94,7 +94,7 @@ def worst_table(panels: Panels, address: Address) -> Part:
     dated = series.span.length_s > PERIOD_S["day"]
     rows = bare_table(
         columns,
-        [_row(bucket, panels, address, dated) for bucket in found],
+        [_row(bucket, panels, address, dated) for bucket in worst_buckets],
         striped=True,
         tabularNums=True,
         verticalSpacing=4,

@@ -94,14 +94,14 @@ def _register_log(app: Dash, services: Services) -> None:
         address, pipeline, start_s = _asked(pathname, search)
         if stamp is None or stamp[:2] != [pipeline, start_s]:
             raise PreventUpdate  # nothing is drawn of this window yet
-        wanted = [stamp, address.asking(a=None, b=None).search]
-        if wanted == shown and ctx.triggered_id != WindowId.AGAIN:
+        current = [stamp, address.asking(a=None, b=None).search]
+        if current == shown and ctx.triggered_id != WindowId.AGAIN:
             raise PreventUpdate  # it would lose its scroll for two points to compare
         now_s = time.time()
         result = await _unless_unknown(services, draw_matrix, pipeline, start_s, address, now_s)
         if isinstance(result, Failed):
             return notices.query_failed(result, address.zone, now_s), None
-        return result, wanted
+        return result, current
 
     @app.callback(
         Output(WindowId.DIFFERENCE, "children"),

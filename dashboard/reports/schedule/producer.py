@@ -97,13 +97,14 @@ def _portfolio(store: Store, report: ReportSpec, span: CalendarRange, now_s: flo
 
 
 def _part_of(
-    of: Reported, title: str, sentences: Sequence[str], link: str, formats: Sequence[str], base_url: str
+    reported: Reported, title: str, sentences: Sequence[str], link: str, formats: Sequence[str], base_url: str
 ) -> ReportPart:
     attachments = (
-        Attachment(file_name(of, name), FORMATS[name].media_type, render(of, name, base_url)) for name in formats
+        Attachment(file_name(reported, name), FORMATS[name].media_type, render(reported, name, base_url))
+        for name in formats
     )
-    headline, document = status(of.status), of.document(base_url)
-    return ReportPart(title, headline, tuple(sentences), link, tuple(attachments), of.status, document)
+    headline, document = status(reported.status), reported.document(base_url)
+    return ReportPart(title, headline, tuple(sentences), link, tuple(attachments), reported.status, document)
 
 
 def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarRange, now_s: float) -> list[str]:

@@ -102,7 +102,7 @@ def _times(rule: str) -> Iterator[datetime]:
 @functools.lru_cache(maxsize=256)
 def _recurrence(rule: str) -> dateutil.rrule.rrule:
     """Return the recurrence, which caches the times that it has reached."""
-    found = dateutil.rrule.rrulestr(rule, dtstart=FIRST, cache=True)
-    if not isinstance(found, dateutil.rrule.rrule):
+    recurrence = dateutil.rrule.rrulestr(rule, dtstart=FIRST, cache=True)
+    if not isinstance(recurrence, dateutil.rrule.rrule):
         raise ValueError("several rules")  # noqa: TRY004  # of a text, not of a type
-    return found
+    return recurrence

@@ -143,7 +143,7 @@ class Scheduler:
         mailed = self._mail(report, key, claimed, made_report)
         return MailDelivery(combined([*queued, mailed.outcome]), mailed.reached)
 
-    def _queue(self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, made: MadeReport) -> list[Outcome]:
+    def _queue(self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, made_report: MadeReport) -> list[Outcome]:
         """Queue the report for the receivers that it is not queued for yet, in the commit that records it."""
         unreached = [name for name in report.receivers if _mark(name) not in claimed.reached]
         if not unreached:
@@ -153,16 +153,16 @@ class Scheduler:
         outcomes = {name: problem_of(name, kinds.get(name)) for name in unreached}
         fit = {name: kinds[name] for name in unreached if isinstance(outcomes[name], Sent)}
         run = (key.report, key.schedule, key.due_s)
-        if fit and not self._runs.once(claimed, list(map(_mark, fit)), lambda to: queue(to, made, fit, *run)):
+        if fit and not self._runs.once(claimed, list(map(_mark, fit)), lambda to: queue(to, made_report, fit, *run)):
             raise _GoneError
         return list(outcomes.values())
 
-    def _mail(self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, made: MadeReport) -> MailDelivery:
+    def _mail(self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, made_report: MadeReport) -> MailDelivery:
         if self._mailer is None or not report.to:
             return MailDelivery(Sent())
         server, sender = self._mailer
         name = message_id(sender, key.report, key.schedule, key.due_s)
-        return send_mail(server, compose(made, sender, report.to, name), report.to, claimed.reached)
+        return send_mail(server, compose(made_report, sender, report.to, name), report.to, claimed.reached)
 
 
 def _mark(receiver: str) -> str:

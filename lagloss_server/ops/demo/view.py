@@ -162,8 +162,8 @@ def _by_place(truth: Mapping[str, Any] | None, window: ListedWindow | None) -> s
     measured = dict(window.losses) if window is not None else {}
     texts = []
     for place in sorted({*injected, *measured}):
-        found = "…" if window is None else fmt.count_interval(measured.get(place, NONE_LOST))
-        texts.append(f"{place.removeprefix('link ')} {injected.get(place, 0)}/{found}")
+        measured_text = "…" if window is None else fmt.count_interval(measured.get(place, NONE_LOST))
+        texts.append(f"{place.removeprefix('link ')} {injected.get(place, 0)}/{measured_text}")
     return ", ".join(texts)
 
 

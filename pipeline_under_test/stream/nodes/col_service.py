@@ -151,7 +151,9 @@ class EventIntake:
                 outcomes.append(IntakeOutcome(index, event.id))
                 arrivals.append(Arrival(outcomes[-1], event, plan, decided(event, plan, self._accept)))
             self._ledger.write(
-                entry for at in arrivals for entry in ledger_entries(COL_SERVICE, at.event, at.plan, at.decision)
+                entry
+                for arrival in arrivals
+                for entry in ledger_entries(COL_SERVICE, arrival.event, arrival.plan, arrival.decision)
             )
             await asyncio.gather(*(self._carry_out(arrival) for arrival in arrivals))
             return outcomes

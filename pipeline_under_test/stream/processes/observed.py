@@ -84,7 +84,7 @@ class Observer:
         for node, crew in groups.items():
             shares = [cpu[pid] for pid in crew.pids if pid in cpu]
             observation = self._observation(node, positions, now, crew.wanted, fmean(shares) if shares else 0.0)
-            recent = [one for one in self.seen(node) if one.at_s >= now - KEPT_S]
+            recent = [seen_before for seen_before in self.seen(node) if seen_before.at_s >= now - KEPT_S]
             self._seen[node] = (*recent, observation)
 
     def _observation(
