@@ -57,12 +57,16 @@ _NEWEST: Final[tuple[tuple[str, str, Callable[[PartitionLag], float | None]], ..
     (
         "status",
         "0 ok, 1 warning (the lag grows), 2 stalled, 3 stopped, -1 not committed, -2 committed beyond the end",
-        lambda lag: None if (found := lag.progress) is None or not found.status else _STATUS_NUMBERS[found.status],
+        lambda lag: (
+            None if (progress := lag.progress) is None or not progress.status else _STATUS_NUMBERS[progress.status]
+        ),
     ),
     (
         "loss_timestamp_seconds",
         "When retention deletes the first message unread at the earliest, at these rates, in seconds since the epoch",
-        lambda lag: None if (found := lag.progress) is None or found.loss_ms is None else found.loss_ms / 1_000,
+        lambda lag: (
+            None if (progress := lag.progress) is None or progress.loss_ms is None else progress.loss_ms / 1_000
+        ),
     ),
     (
         "at_risk_offsets",

@@ -74,7 +74,7 @@ def split_blocks(body: bytes) -> list[bytes]:
 
 def read_blocks(values: Sequence[bytes]) -> list[Block]:
     """Return these blocks, decoded; raise a Problem (422) that names the first that no part of lagloss could use."""
-    blocks = [Block(value, _decoded(at, value)) for at, value in enumerate(values)]
+    blocks = [Block(value, _decoded(index, value)) for index, value in enumerate(values)]
     for index, block in enumerate(blocks):
         _check(index, block.content)
         if block.content.pipeline != blocks[0].content.pipeline:

@@ -51,8 +51,8 @@ def read_windows(
     with closing(Store(Settings.load(database_url=database_url).require_database())) as store:
         store.check()
         store.demand(pipeline)
-        found = store.windows(pipeline, from_s, to_s)
-    return windows_frame(found, of)
+        windows = store.windows(pipeline, from_s, to_s)
+    return windows_frame(windows, of)
 
 
 def windows_frame(windows: Iterable[ListedWindow], of: Of = "windows") -> DataFrame:

@@ -136,21 +136,21 @@ class GroupPlanner:
     def plan(self, last: TapPlan, look: Look, commits: NewCommits | None, limit: int) -> TapPlan:
         assert commits is not None
         self._marks.add(look)
-        starts = {number: last.positions.get(number, 0) for number in look.logs}
+        starts = {partition: last.positions.get(partition, 0) for partition in look.logs}
         void = dict(last.void)
         commits_known = {
-            number: merged_commits(
-                last.commits.get(number, ()), _within(number, log.end, commits, void), starts[number]
+            partition: merged_commits(
+                last.commits.get(partition, ()), _within(partition, log.end, commits, void), starts[partition]
             )
-            for number, log in look.logs.items()
+            for partition, log in look.logs.items()
         }
         wanted = {
-            number: min(marks[-1].offset, look.logs[number].stable_end) - starts[number]
-            for number, marks in commits_known.items()
+            partition: min(marks[-1].offset, look.logs[partition].stable_end) - starts[partition]
+            for partition, marks in commits_known.items()
             if marks
         }
-        shares = shared_out({number: size for number, size in wanted.items() if size > 0}, limit)
-        positions = starts | {number: starts[number] + share for number, share in shares.items()}
+        shares = shared_out({partition: size for partition, size in wanted.items() if size > 0}, limit)
+        positions = starts | {partition: starts[partition] + share for partition, share in shares.items()}
         spans = []
         gone = {}
         for partition in sorted(shares):
@@ -164,8 +164,8 @@ class GroupPlanner:
                 ends = self._marks.take(partition, start, end, last.until_ms.get(partition, 0))
                 spans.append(OffsetSpan(partition, start, end, ends, _passing(commits_known[partition], start, end)))
         commits_left = {
-            number: tuple(mark for mark in marks if mark.offset > positions[number])
-            for number, marks in commits_known.items()
+            partition: tuple(mark for mark in marks if mark.offset > positions[partition])
+            for partition, marks in commits_known.items()
         }
         is_level = not any(commits_left.values()) and commits.at_ms is not None
         return replace(
@@ -179,7 +179,7 @@ class GroupPlanner:
             through_ms=max(last.through_ms, commits.at_ms or 0) if is_level else last.through_ms,
             begins_ms=last.through_ms,
             commits_at=commits.next,
-            commits={number: marks for number, marks in commits_left.items() if marks},
+            commits={partition: marks for partition, marks in commits_left.items() if marks},
             void=void,
         )
 

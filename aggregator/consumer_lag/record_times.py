@@ -82,19 +82,19 @@ class WaitingRecords:
         self._consumer.close()
 
     def _read(self, turn: Mapping[Key, RecordPlace], deadline: float) -> dict[RecordPlace, WaitingRecord]:
-        left, found = dict(turn), dict[RecordPlace, WaitingRecord]()
+        remaining, records = dict(turn), dict[RecordPlace, WaitingRecord]()
         self._consumer.assign([TopicPartition(*place.key, place.offset) for place in turn.values()])
         try:
-            while left and (rest_s := deadline - time.monotonic()) > 0:
+            while remaining and (rest_s := deadline - time.monotonic()) > 0:
                 message = self._consumer.poll(rest_s)
                 if message is None:
                     break
-                place = left.pop((message.topic() or "", message.partition() or 0), None)
+                place = remaining.pop((message.topic() or "", message.partition() or 0), None)
                 if place is not None and (waiting := self._waiting(message)) is not None:
-                    found[place] = waiting
+                    records[place] = waiting
         finally:
             self._consumer.unassign()
-        return found
+        return records
 
     def _waiting(self, message: Message) -> WaitingRecord | None:
         error, offset = message.error(), message.offset() or 0

@@ -196,9 +196,9 @@ def _good_limits(counted: CountedIds, good: Ints, good_late: Ints, is_dead: Bool
     limits = np.zeros((2, len(patterns)), np.uint64)
     for late, dead in product((False, True), repeat=2):
         counts = good if late else good - good_late
-        found = good_limits(_by_pattern(patterns, counts if dead else np.where(is_dead, 0, counts)), counted.share)
+        limit_of = good_limits(_by_pattern(patterns, counts if dead else np.where(is_dead, 0, counts)), counted.share)
         for code in np.flatnonzero(is_dead == dead).tolist():
-            limits[int(late), code] = found.get(patterns[code], 0)
+            limits[int(late), code] = limit_of.get(patterns[code], 0)
     return limits
 
 

@@ -49,8 +49,8 @@ class FollowingMemory:
         rows = connection.execute(select(table)).all()
         emitter, lately_ms = tables.EmitterRow, (time.time() - FRESH_FOR_S) * 1000
         emitters: dict[str, set[bytes]] = {}
-        found = connection.execute(select(emitter.pipeline, emitter.emitter).where(emitter.appended_at >= lately_ms))
-        for row in found:
+        known = connection.execute(select(emitter.pipeline, emitter.emitter).where(emitter.appended_at >= lately_ms))
+        for row in known:
             emitters.setdefault(row.pipeline, set()).add(row.emitter)
         owners = {Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows}
         return cls(UndeclaredNames(owners, emitters=emitters))

@@ -83,12 +83,12 @@ def _of_window(read: _Read) -> Callable[[PipelineResult], Iterator[tuple[tuple[s
 def _each(rows: str, names: tuple[str, ...], read: _Read) -> Callable[[PipelineResult], Any]:
     """Read each row of a list in the window, labelled with these fields of it."""
 
-    def found(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
+    def samples(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
         for row in getattr(result.window, rows):
             place = tuple(str(getattr(row, name)) for name in names)
             yield from (((*place, *labels), value) for labels, value in read(row))
 
-    return found
+    return samples
 
 
 def _destinations(read: _Read) -> Callable[[PipelineResult], Any]:

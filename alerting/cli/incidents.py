@@ -120,7 +120,7 @@ def silences(as_json: AsJson = False, data_dir: DataDir = None) -> None:
         active = incident_actions.silences(store)
     note_set_aside(active.unreadable)
     if as_json:
-        typer.echo(json.dumps([each.document() for each in active]))
+        typer.echo(json.dumps([item.document() for item in active]))
         return
     table = Table("id", "matchers", "until (UTC)", "author", "reason", box=None)
     for silence_ in active:

@@ -113,7 +113,7 @@ def router(services: Services) -> APIRouter:
             return Json(matrix.document(services.trace_links))
         points = (f"{name} ms" for name in presence.at)
         header = ("message_id", "event_time", *points, "missing_at", "duplicates", "trace_id")
-        return csv(_file_name(pipeline, presence.found.window_start_s, "matrix"), header, _rows(presence, rows))
+        return csv(_file_name(pipeline, presence.blocks.window_start_s, "matrix"), header, _rows(presence, rows))
 
     @routes.get(f"{PATH}/export", response_class=Response, responses={**_EXPORT, **documented(403, 404, 422, 503)})
     async def export(
@@ -145,7 +145,7 @@ def router(services: Services) -> APIRouter:
         await threads.read(check_known, store, pipeline, start_s, from_, to)
         presence = await read_log(pipeline, start_s, format)
         limit = {} if format == "json" else {"limit": None}
-        difference: Difference = await threads.read_log(partial(difference_in, presence.found, from_, to, **limit))
+        difference: Difference = await threads.read_log(partial(difference_in, presence.blocks, from_, to, **limit))
         if format == "json":
             return Json(difference.document(services.trace_links))
         named = _file_name(pipeline, start_s, f"{from_}-not-{to}")

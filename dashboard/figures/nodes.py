@@ -177,8 +177,8 @@ def _add(
             x=0.5, y=0.5, xref=f"x{suffix} domain", yref=f"y{suffix} domain", showarrow=False, text="–",
             font={"color": frame.colours.dim},
         )  # fmt: skip
-    for each in lines:
-        drawn = [None if value is None else value / unit_ms for value in each.values]
-        trace = line(frame, drawn, points, name=safe(each.name), line=each.look, **axes)
+    for drawn_line in lines:
+        drawn = [None if value is None else value / unit_ms for value in drawn_line.values]
+        trace = line(frame, drawn, points, name=safe(drawn_line.name), line=drawn_line.look, **axes)
         drawing.add_trace({**trace, "hoverinfo": "all", "hovertemplate": f"%{{y:.3~g}} {unit}"})
     return unit

@@ -108,14 +108,14 @@ def _stays_at(passage: _Passage, beacons: Sequence[Beacon], replay: str | None) 
     }
     for turn, (from_ms, next_ms) in enumerate(itertools.pairwise([*arrived, math.inf]), start=1):
         ends = [
-            min(found)
+            min(moments)
             for times in observed.values()
-            if (found := [time_ms for time_ms in times if from_ms <= time_ms < next_ms])
+            if (moments := [time_ms for time_ms in times if from_ms <= time_ms < next_ms])
         ]
         if not ends and turn == 1 and not passage.is_return:  # clocks of two hosts may disagree
             ends = [
-                max(found)
+                max(moments)
                 for times in observed.values()
-                if (found := [time_ms for time_ms in times if time_ms < from_ms])
+                if (moments := [time_ms for time_ms in times if time_ms < from_ms])
             ]
         yield Stay(passage.place.label, passage.place.kind, from_ms, max(ends, default=None), turn, replay)

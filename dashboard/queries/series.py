@@ -213,14 +213,14 @@ def _periods(
         for period_start in starts
         if period_start >= edge and not rolled.is_current((period, period_start))
     ]
-    found = _stored(
+    bucket_list = _stored(
         store, stored, graph, period, [period_start for period_start in starts if period_start not in anew], rolled
     )
     for start in anew:
         total = sums.read_total(store, stored.name, start, start + length_s, now_s)
         if total.windows:
-            found.append(buckets.of_rollup(total, start, length_s, graph))
-    return sorted(found, key=lambda bucket: bucket.start_s)
+            bucket_list.append(buckets.of_rollup(total, start, length_s, graph))
+    return sorted(bucket_list, key=lambda bucket: bucket.start_s)
 
 
 def _stored(

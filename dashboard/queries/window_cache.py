@@ -42,7 +42,7 @@ class LoggedWindows:
 
     def __init__(self, kept_beacons: int = MAX_BEACONS, max_beacons: int = MAX_BEACONS) -> None:
         self._max_beacons = max_beacons
-        self._windows = SharedReads[Presence](kept_beacons, lambda presence: presence.found.count)
+        self._windows = SharedReads[Presence](kept_beacons, lambda presence: presence.blocks.count)
 
     def read(
         self, store: Store, open_log: OpenLog, pipeline: str, window_start_s: int, look: Look = "ids.window"

@@ -166,7 +166,7 @@ def _cause(report: Report, objective: Objective, trend: Trend) -> str:
         return ""
     blamed = [
         incident
-        for incident in report.incidents.found
+        for incident in report.incidents.listed
         if incident.blame and incident.blame.get("of") == _BLAMED[objective]
     ]
     named = _longest([incident for incident in blamed if incident.named_cause])

@@ -213,7 +213,7 @@ def order(report: Report) -> ReportSection | None:
 
 
 def incidents(pages: Pages) -> ReportSection:
-    incidents_, times = pages.report.incidents.found, pages.report.incidents.times
+    incidents_, times = pages.report.incidents.listed, pages.report.incidents.times
     if not incidents_:
         return ReportSection("Incidents", ("None in this range.",))
     note = (

@@ -135,7 +135,7 @@ class LagByHop:
 class Incidents:
     """Those that overlap the range, oldest first, as they are now."""
 
-    found: tuple[Incident, ...]
+    listed: tuple[Incident, ...]
     times: Times
 
 
@@ -282,7 +282,7 @@ class Report:
                         "cause": incident.cause,
                         "links": incident.links(base_url),
                     }
-                    for incident in self.incidents.found
+                    for incident in self.incidents.listed
                 ],
             },
         }

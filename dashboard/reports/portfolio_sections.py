@@ -104,7 +104,7 @@ def _trend(line: PortfolioLine, attainment: Attainment) -> Cell:
     look = TRENDS[trend]
     if trend == "none":
         return Cell(fmt.NOTHING, "", f"no comparison: {look.meaning}")
-    before = next(each for each in line.previous.attainments if each.objective == attainment.objective)
+    before = next(earlier for earlier in line.previous.attainments if earlier.objective == attainment.objective)
     return Cell(f"{look.icon} {look.word}", "", f"{look.meaning}; it was {wording.attained(before)}")
 
 

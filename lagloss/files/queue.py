@@ -369,7 +369,7 @@ class NodeQueue:
         return [(deleted, deleted.mark())]
 
     def _delete(self, ready: list[_Message]) -> None:
-        entries = [{"Id": str(at), "ReceiptHandle": message.receipt} for at, message in enumerate(ready)]
+        entries = [{"Id": str(index), "ReceiptHandle": message.receipt} for index, message in enumerate(ready)]
         try:
             answer = self._sqs.delete_message_batch(QueueUrl=self._url, Entries=entries)
             deleted = {int(entry["Id"]) for entry in answer.get("Successful", [])}

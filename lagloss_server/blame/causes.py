@@ -183,7 +183,7 @@ class _Search:
         """Describe the best candidate: with what goes along with it, and what sets its messages apart."""
         same = [candidate for candidate in self._candidates if candidate is not best and self._is_same(candidate, best)]
         kinds: dict[TraitKind, _Candidate] = {}
-        for member in sorted(same, key=lambda each: (ORDER.index(each.trait.kind), -each.score)):
+        for member in sorted(same, key=lambda candidate: (ORDER.index(candidate.trait.kind), -candidate.score)):
             if member.trait.node == best.trait.node:
                 kinds.setdefault(member.trait.kind, member)
         inner = _Search(self._population, self._among & best.has)

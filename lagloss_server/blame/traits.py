@@ -258,7 +258,7 @@ class _Rows:
         }
         in_flow = [window.graph.bit[name] for name in picked.checkpoints]
         number_of = _numbers(picked.emitters, emitters)
-        number_of[[index for index, each in enumerate(picked.emitters) if each in taps]] = -1
+        number_of[[index for index, emitter in enumerate(picked.emitters) if emitter in taps]] = -1
         codes, seen_by = picked["emitter"][rows], picked["seen"][rows]
         emitter, seen_ms = {}, {}
         last = np.full(rows.size, -1, np.int64)

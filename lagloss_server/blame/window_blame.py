@@ -46,15 +46,15 @@ class WindowBlame:
     """What was found out about one kind of bad messages. `count`: how many there are in these windows, about, where a
     sample was looked at."""
 
-    found: Blame
+    blame: Blame
     count: int
 
     @property
     def text(self) -> str:
-        return text(self.found, self.count)
+        return text(self.blame, self.count)
 
     def document(self) -> BlameDocument:
-        return document(self.found, self.count)
+        return document(self.blame, self.count)
 
 
 def read_blame(

@@ -93,15 +93,15 @@ def gantt_lines(hour_run: HourRun, now_ms: float, columns: int) -> Iterator[str]
         names = ("in", "out", "lost", "late", "twice", "corrupted")
         yield "  " + ", ".join(f"{name} {cell}" for name, cell in zip(names, record_cells(hour_run.hour), strict=True))
     bars = bars_of(run, now_ms)
-    longest = max((len(bar.each.label) for bar in bars), default=0)
+    longest = max((len(bar.task_try.label) for bar in bars), default=0)
     width = min(max(columns - longest - 36, _CHART.start), _CHART.stop - 1)
     for bar in bars:
         begin = min(int(bar.start * width), width - 1)
         end = max(begin + 1, round(bar.end * width))
         drawn = f"{' ' * begin}{'█' * (end - begin)}".ljust(width)
-        state = f"{SIGNS[bar.each.state]} {bar.each.state}"
-        took = fmt.duration(bar.each.duration_ms)
-        yield f"  {bar.each.label.ljust(longest)} {bar.each.number:>2} |{drawn}| {took:>8}  {state}"
+        state = f"{SIGNS[bar.task_try.state]} {bar.task_try.state}"
+        took = fmt.duration(bar.task_try.duration_ms)
+        yield f"  {bar.task_try.label.ljust(longest)} {bar.task_try.number:>2} |{drawn}| {took:>8}  {state}"
     for task_try in run.tries:
         if task_try.started_ms is None:
             yield f"  {task_try.label.ljust(longest)}  {SIGNS[task_try.state]} {task_try.state}"

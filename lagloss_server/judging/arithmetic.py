@@ -736,15 +736,15 @@ def _checkpoints(graph: Graph, facts: WindowFacts, scale: Scale) -> tuple[Checkp
     return tuple(
         CheckpointCounts(
             name=name,
-            beacons=scale.count(there.beacons),
-            distinct=scale.count(there.distinct),
-            duplicates=None if there.duplicates is None else scale.count(there.duplicates),
-            replayed=scale.count(there.replayed),
-            lag_ms=Percentiles.of(there.lags),
-            out_of_order=scale.count(there.out_of_order),
+            beacons=scale.count(counts.beacons),
+            distinct=scale.count(counts.distinct),
+            duplicates=None if counts.duplicates is None else scale.count(counts.duplicates),
+            replayed=scale.count(counts.replayed),
+            lag_ms=Percentiles.of(counts.lags),
+            out_of_order=scale.count(counts.out_of_order),
         )
         for name in graph.checkpoints
-        if (there := facts.checkpoints.get(name)) is not None and there.beacons + there.replayed
+        if (counts := facts.checkpoints.get(name)) is not None and counts.beacons + counts.replayed
     )
 
 

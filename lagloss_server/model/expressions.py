@@ -214,8 +214,8 @@ def _parts_of(test: Test) -> Iterator[RecordPart]:
         case Negation(test=inner):
             yield from _parts_of(inner)
         case Junction(tests=tests):
-            for each in tests:
-                yield from _parts_of(each)
+            for inner in tests:
+                yield from _parts_of(inner)
 
 
 def _text(value: object) -> str:

@@ -16,5 +16,5 @@ class Check:
 
     name: str
     verdict: Verdict
-    found: str
+    finding: str
     what_to_do: str = ""

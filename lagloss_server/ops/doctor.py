@@ -70,7 +70,7 @@ def show(checks: list[Check], settings: Settings, console: Console) -> None:
     for check in checks:
         colour = colours[check.verdict]
         table.add_row(
-            f"[{colour}]{check.verdict}[/]", escape(check.name), escape(check.found), escape(check.what_to_do)
+            f"[{colour}]{check.verdict}[/]", escape(check.name), escape(check.finding), escape(check.what_to_do)
         )
     console.print(table)
     console.print("\nsettings:", style="bold")

@@ -75,7 +75,7 @@ class WindowExport:
                 kept_messages.is_truncated(what),
                 sample,
             )
-        exported, sample = logged_messages(presence, kept_messages, what), share_of(presence.found.sample)
+        exported, sample = logged_messages(presence, kept_messages, what), share_of(presence.blocks.sample)
         return cls(pipeline, kept_messages.window_start_s, what, "log", exported, is_truncated=False, sample=sample)
 
     def texts(self, format: Literal["csv", "json"], links: TraceLinks = NO_LINKS) -> Iterator[str]:

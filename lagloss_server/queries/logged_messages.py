@@ -78,7 +78,7 @@ class LoggedMessages:
         presence, (which, masks) = self.presence, self.presence.patterns
         lags = np.stack([least[rows] for least in presence.lags_ms.values()])
         last_lags = np.where(np.isfinite(lags), lags, -np.inf).max(axis=0)
-        ends = (presence.found.window_start_s + WINDOW_S) * 1_000
+        ends = (presence.blocks.window_start_s + WINDOW_S) * 1_000
         events_ms = presence.event_ms[rows]
         since_ms = np.where(np.isfinite(events_ms), events_ms, ends)
         emitters, codes = self._last_emitters
@@ -94,7 +94,7 @@ class LoggedMessages:
             lag_ms = float(last_lags[index]) if message.event_time_ms is not None else None
             is_named = message.message_id != f"{message.id_hash:016x}"
             yield NamedMessage(
-                window_start_s=presence.found.window_start_s,
+                window_start_s=presence.blocks.window_start_s,
                 id_hash=message.id_hash,
                 message_id=message.message_id if is_named else None,
                 kind=own_kind,
@@ -140,7 +140,7 @@ class LoggedMessages:
         codes = np.full(self.presence.ids.size, -1, np.int32)
         for name in self.presence.at:
             for is_live in (False, True):
-                for block, taken in self.presence.found.beacons(name):
+                for block, taken in self.presence.blocks.beacons(name):
                     if (block.replay is None) == is_live:
                         rows = np.searchsorted(self.presence.ids, block.id_hash[taken])
                         codes[rows] = numbers.setdefault(block.emitter, len(numbers))
@@ -151,7 +151,7 @@ class LoggedMessages:
         """Why messages died, by row."""
         reasons: dict[int, str] = {}
         for name in self.presence.graph.names(self.presence.graph.dead_mask):
-            for block, taken in self.presence.found.beacons(name):
+            for block, taken in self.presence.blocks.beacons(name):
                 if block.reason is not None:
                     rows = np.searchsorted(self.presence.ids, block.id_hash[taken]).tolist()
                     reasons.update(dict.fromkeys(rows, block.reason))

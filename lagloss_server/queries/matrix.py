@@ -181,16 +181,16 @@ class Presence:
     is no live one.
     """
 
-    found: WindowBlocks
+    blocks: WindowBlocks
 
     @property
     def graph(self) -> Graph:
-        return self.found.graph
+        return self.blocks.graph
 
     @cached_property
     def at(self) -> dict[str, U64]:
         """The distinct ids (ascending) at each checkpoint with blocks, in the order of the flow."""
-        return {name: self.found.ids(name) for name in self.graph.checkpoints if name in self.found.blocks}
+        return {name: self.blocks.ids(name) for name in self.graph.checkpoints if name in self.blocks.blocks}
 
     @cached_property
     def ids(self) -> U64:
@@ -201,9 +201,9 @@ class Presence:
     def event_ms(self) -> npt.NDArray[np.float64]:
         """Epoch ms by row, from the sources' `in`; infinity if none has it."""
         event_ms = np.full(self.ids.size, np.inf)
-        for block, rows in (beacon for name in self.graph.entrances for beacon in self.found.beacons(name)):
+        for block, rows in (beacon for name in self.graph.entrances for beacon in self.blocks.beacons(name)):
             if block.event_offset_ms is not None:
-                stamps = block.event_offset_ms[rows].astype(np.float64) + self.found.window_start_s * 1000
+                stamps = block.event_offset_ms[rows].astype(np.float64) + self.blocks.window_start_s * 1000
                 event_ms[np.searchsorted(self.ids, block.id_hash[rows])] = stamps
         return event_ms
 
@@ -288,8 +288,8 @@ class Presence:
     def matrix(self, rows: _Ints, limit: int | None = MAX_ROWS) -> Matrix:
         """Return the first of these rows as messages."""
         shown = rows[:limit]
-        share = share_of(self.found.sample)
-        name, start_s = self.graph.definition.name, self.found.window_start_s
+        share = share_of(self.blocks.sample)
+        name, start_s = self.graph.definition.name, self.blocks.window_start_s
         return Matrix(name, start_s, tuple(self.at), self.messages(shown), int(rows.size), share)
 
     def messages(self, rows: _Ints) -> tuple[MatrixMessage, ...]:
@@ -300,7 +300,7 @@ class Presence:
         order = {name: flags[rows].tolist() for name, flags in self.out_of_order.items()}
         which, missing = self.missing_of
         patterns, events_ms = which[rows].tolist(), self.event_ms[rows].tolist()
-        traces, late = self.found.traces(ids), self._lateness(rows)
+        traces, late = self.blocks.traces(ids), self._lateness(rows)
         return tuple(
             MatrixMessage(
                 name,
@@ -313,7 +313,7 @@ class Presence:
                 late.get(place),
                 tuple(point for point, checkpoint in order.items() if checkpoint[place]),
             )
-            for place, (id_hash, name) in enumerate(zip(ids.tolist(), self.found.names(ids), strict=True))
+            for place, (id_hash, name) in enumerate(zip(ids.tolist(), self.blocks.names(ids), strict=True))
         )
 
     @cached_property
@@ -350,19 +350,19 @@ class Presence:
 
     def _lags(self, checkpoint: str, *, is_live: bool) -> F32:
         least = np.full(self.ids.size, np.inf, np.float32)
-        for block, rows in self.found.beacons(checkpoint):
+        for block, rows in self.blocks.beacons(checkpoint):
             if (block.replay is None) == is_live:
                 np.minimum.at(least, np.searchsorted(self.ids, block.id_hash[rows]), block.lag_ms[rows])
         return least
 
     def _live(self, checkpoint: str) -> npt.NDArray[np.int64]:
-        blocks = (block.id_hash[rows] for block, rows in self.found.beacons(checkpoint) if block.replay is None)
+        blocks = (block.id_hash[rows] for block, rows in self.blocks.beacons(checkpoint) if block.replay is None)
         ids = np.concatenate([np.empty(0, np.uint64), *blocks])
         return np.bincount(np.searchsorted(self.ids, ids), minlength=self.ids.size)
 
     def _out_of_order(self, checkpoint: str) -> _Bools:
         flags = np.zeros(self.ids.size, bool)
-        for block, rows in self.found.beacons(checkpoint):
+        for block, rows in self.blocks.beacons(checkpoint):
             if block.replay is None and block.out_of_order is not None:
                 late = rows[np.isin(rows, read_positions(block.out_of_order))]
                 flags[np.searchsorted(self.ids, block.id_hash[late])] = True
@@ -376,6 +376,6 @@ class Presence:
     def _matches(self, rows: _Ints, text: str) -> _Bools:
         """Names are made for these rows only while they are looked at."""
         needle, ids = text.casefold(), self.ids[rows]
-        named = np.array([needle in name.casefold() for name in self.found.names(ids)], bool)
+        named = np.array([needle in name.casefold() for name in self.blocks.names(ids)], bool)
         exact = np.isin(ids, np.array(hashes_of(text), np.uint64))
         return named | exact

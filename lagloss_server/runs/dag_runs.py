@@ -443,7 +443,7 @@ def why_bad(job: JobSpec, run: DagRun) -> str | None:
 class Bar:
     """One try on a Gantt chart, as shares of the run's length."""
 
-    each: TaskTry
+    task_try: TaskTry
     start: float
     end: float
 

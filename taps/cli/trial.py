@@ -133,7 +133,7 @@ def _document(sample: Sample, trial: Trial, guesses: Guesses, count: int) -> dic
                 "offset": int(sample.offsets[row]),
                 "timestamp": rfc3339(int(sample.records.timestamp_ms[row]) / 1_000),
                 "id": trial.ids[row],
-                "event_time": None if (at := trial.event_ms[row]) is None else rfc3339(at / 1_000),
+                "event_time": None if (event_ms := trial.event_ms[row]) is None else rfc3339(event_ms / 1_000),
                 "reason": trial.reasons[row],
             }
             for row in range(first, len(sample))

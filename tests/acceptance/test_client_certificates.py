@@ -78,7 +78,7 @@ def test_emitter_spark_and_consumer_groups_come_with_a_certificate_whose_key_is_
         wait_for(lambda: groups.committed(["none"]) == {"none": {}}, what="a coordinator")
     checks = {check.name: check for check in doctor.run(Settings())}
     assert (checks["Kafka"].verdict, checks[BEACONS].verdict) == ("ok", "ok")
-    assert KEY_PASSWORD not in "".join(check.found for check in checks.values())
+    assert KEY_PASSWORD not in "".join(check.finding for check in checks.values())
 
 
 def test_a_certificate_without_rights_is_named_by_what_it_misses(come_as: ComeAs) -> None:

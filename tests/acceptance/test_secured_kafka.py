@@ -152,7 +152,7 @@ def test_each_part_needs_no_more_than_the_table_gives_it(
     let_in.by(way, "doctor")
     checks = kafka_checks()
     assert {checks[name].verdict for name in ("Kafka", BEACONS, REPORTS, SAMPLING, "clock of Kafka")} == {"ok"}
-    assert checks["Kafka"].found.endswith("SASL_SSL")
+    assert checks["Kafka"].finding.endswith("SASL_SSL")
     printed = subprocess.run([*CLI, "doctor"], capture_output=True, text=True, timeout=60, check=False)
     assert f"{'sasl.password' if way == 'password' else 'sasl.oauthbearer.client.secret'} = ***" in printed.stdout
     for word in (PASSWORDS["doctor"], SECRET_OF.format("doctor")):
@@ -239,14 +239,14 @@ def test_taps_read_topics_and_the_log_of_commits_with_their_rights_and_poll_with
     let_in("service")
     assert read_as_tap(topics) == ("polled", 2, 7)
     found = kafka_checks()
-    assert found["topic tapped.in"].found == (
+    assert found["topic tapped.in"].finding == (
         "1 partitions; settings unknown: an ACL is missing, DESCRIBE_CONFIGS on topic tapped.in is not allowed"
     )
-    assert found["commits of groups"].found.startswith("polled: ")
+    assert found["commits of groups"].finding.startswith("polled: ")
     secured.forbid("service")
     secured.allow("service", [Right("topic", "tapped.in", ("DESCRIBE",))])
     found = kafka_checks()
-    assert found["topic tapped.in"].found == "an ACL is missing, READ on topic tapped.in is not allowed"
+    assert found["topic tapped.in"].finding == "an ACL is missing, READ on topic tapped.in is not allowed"
     assert found["group tapped.snk"].verdict == "fail"
     secured.forbid("service")
 
@@ -290,7 +290,7 @@ def test_a_wrong_password_is_named_at_once(topics: str, let_in: LetIn, caplog: p
     let_in("emitter", SASL_PASSWORD="another")
     check = kafka_checks()["Kafka"]
     assert check.verdict == "fail"
-    assert "refuses user emitter" in check.found
+    assert "refuses user emitter" in check.finding
     with caplog.at_level(logging.WARNING, "lagloss"), Emitter("orders", "shop") as emitter:
         emitter.received("m", int(time.time() * 1_000))
         assert not emitter.flush(4)
@@ -327,7 +327,7 @@ def test_a_missing_acl_is_named(topics: str, let_in: LetIn) -> None:
         list(log.records(ranges))
     assert kafka_error(refused.value).str()  # type: ignore[arg-type]
     checks = kafka_checks()
-    assert checks[BEACONS].found.endswith(f"an ACL is missing, DESCRIBE_CONFIGS on topic {BEACONS} is not allowed")
+    assert checks[BEACONS].finding.endswith(f"an ACL is missing, DESCRIBE_CONFIGS on topic {BEACONS} is not allowed")
     assert checks["clock of Kafka"].verdict == "warn"
 
 

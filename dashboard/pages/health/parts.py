@@ -121,13 +121,13 @@ def _reports(health: Health, zone: Zone) -> Part:
     return _table(("what", "found"), rows, "")
 
 
-def _closings(health: Health, here: Address) -> Part:
+def _closings(health: Health, address: Address) -> Part:
     rows: list[Row] = []
     for closing in health.closings:
         is_late = closing.is_late(health.now_s)
         waits = fmt.duration_s(closing.waits_s(health.now_s)) if is_late else fmt.NOTHING
-        link = inside_link(closing.pipeline, here.to(links.pipeline(closing.pipeline)).href)
-        newest = _at(None if closing.newest_s is None else closing.newest_s + 60, here.zone, health.now_s)
+        link = inside_link(closing.pipeline, address.to(links.pipeline(closing.pipeline)).href)
+        newest = _at(None if closing.newest_s is None else closing.newest_s + 60, address.zone, health.now_s)
         is_unknown = closing.newest_s is None and not closing.due  # nothing came in yet that could be closed
         status = fmt.NOTHING if is_unknown else _status(is_late, "in time", "late")
         rows.append((is_late, [link, status, newest, fmt.NOTHING if is_unknown else fmt.count(closing.due), waits]))

@@ -31,12 +31,12 @@ def act_link(label: str, do: Do, target: str, address: Address, person: Person, 
             label, disabled=True, size="compact-sm", variant="default", **{"data-why": "only operators may"}
         )
     if address.path.startswith(FORMS_ON):
-        there = address.asking(do=do, of=target)
+        form = address.asking(do=do, of=target)
     elif do == Do.END_SILENCE:
-        there = address.to(links.ALERTS, tab="silences", do=do, of=target)
+        form = address.to(links.ALERTS, tab="silences", do=do, of=target)
     else:
-        there = address.to(links.incident(target), do=do)
-    return dmc.Anchor(label, href=there.href, size="sm", className="act")
+        form = address.to(links.incident(target), do=do)
+    return dmc.Anchor(label, href=form.href, size="sm", className="act")
 
 
 def why_not(person: Person, pipeline: str | None = None) -> Part | None:

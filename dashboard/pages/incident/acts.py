@@ -110,8 +110,8 @@ def _fresh_silence(store: Store, incident_id: str) -> Fresh:
 
 def _fresh_end(store: Store, silence_id: str) -> Fresh:
     for silence in read_silences(store):
-        if (each := silence.silence).id == silence_id:
-            return Fresh(f"{' '.join(each.matchers)}, by {each.author}: {each.reason}", {})
+        if (stored := silence.silence).id == silence_id:
+            return Fresh(f"{' '.join(stored.matchers)}, by {stored.author}: {stored.reason}", {})
     return Fresh("This silence does not hold any more.", {})
 
 

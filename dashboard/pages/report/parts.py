@@ -81,14 +81,14 @@ def _strip(report: Report, address: Address) -> Part:
     return html.Ol([html.Li(_day(day, report, address)) for day in report.days], className="days")
 
 
-def _day(day: Figures, report: Report, here: Address) -> Part:
+def _day(day: Figures, report: Report, address: Address) -> Part:
     look = STATUSES[day.status]
     is_closed = bool(day.known.closed)
     note = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if is_closed else 'nothing known'}"
-    address = here.to(links.pipeline(report.pipeline)).over(ShownRange(day.from_s, day.to_s))
+    of_day = address.to(links.pipeline(report.pipeline)).over(ShownRange(day.from_s, day.to_s))
     return html.A(
         icon(look.icon if is_closed else " "),
-        href=address.href,
+        href=of_day.href,
         className=f"day day-{day.status if is_closed else 'blank'}",
         title=note,
         **aria(label=note),

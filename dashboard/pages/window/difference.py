@@ -26,7 +26,7 @@ def draw_difference(services: Services, pipeline: str, start_s: int, address: Ad
     try:
         counted = count_difference(services.store, pipeline, start_s, source, target)
         difference = difference_in(
-            services.logged.read(services.store, services.log, pipeline, start_s).found, source, target
+            services.logged.read(services.store, services.log, pipeline, start_s).blocks, source, target
         )
     except UnknownCheckpoint as error:
         return dmc.Text(str(error))

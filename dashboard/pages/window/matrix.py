@@ -85,8 +85,8 @@ def _describe(presence: Presence, count: int, shown: int) -> str:
     )
     if shown < count:
         summary += f"; the first {fmt.count(shown)} are shown, those with something missing before the others"
-    if presence.found.sample < (1 << 32):
-        summary += f"; a sample of {fmt.percent(share_of(presence.found.sample))} of the ids, counts are not scaled"
+    if presence.blocks.sample < (1 << 32):
+        summary += f"; a sample of {fmt.percent(share_of(presence.blocks.sample))} of the ids, counts are not scaled"
     return summary + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
 
 

@@ -116,9 +116,9 @@ class ReportsFile(Strict):
     def _can_be_scheduled(self) -> ReportsFile:
         names = [report.name for report in self.reports]
         problems = [
-            (("reports", at, "name"), f"expected each report once, found {name} twice")
-            for at, name in enumerate(names)
-            if name in names[:at]
+            (("reports", index, "name"), f"expected each report once, found {name} twice")
+            for index, name in enumerate(names)
+            if name in names[:index]
         ]
         for index, report in enumerate(self.reports):
             if report.to and self.mail is None:

@@ -121,7 +121,7 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
                 wait_until(lambda: waits_for(server), 60, f"for /healthz to tell that {server} is away")
                 assert metric(process.url, f'lagloss_waiting_seconds{{server="{server}"}}') > 0
                 (found,) = [check for check in check_services(settings) if check.name == "aggregator"]
-                assert (found.verdict, f"waiting for {server} since" in found.found) == ("fail", True)
+                assert (found.verdict, f"waiting for {server} since" in found.finding) == ("fail", True)
 
             def caught_up(windows: int) -> None:
                 minutes.flush()

@@ -22,7 +22,7 @@ def test_doctor_healthz_and_a_metric_name_it_until_it_is_done(store: Store, data
 
     def doctor() -> tuple[str, str]:
         (found,) = [check for check in check_database(settings) if check.name == "set aside"]
-        return found.verdict, found.found
+        return found.verdict, found.finding
 
     def counted(kind: str) -> float | None:
         return metrics.registry.get_sample_value("lagloss_set_aside", {"kind": kind})

@@ -107,5 +107,5 @@ def test_doctor_shows_which_schemas_the_registry_takes(apicurio: Apicurio, monke
     monkeypatch.setenv("LAGLOSS_SCHEMA_REGISTRY_URL", apicurio.url)
     (check,) = check_schema_registry(Settings())
     assert check.verdict == "ok"
-    assert "AVRO" in check.found
-    assert "PROTOBUF" in check.found
+    assert "AVRO" in check.finding
+    assert "PROTOBUF" in check.finding

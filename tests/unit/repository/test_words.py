@@ -19,6 +19,9 @@ PACKAGES = (
 )
 BANNED = re.compile(r"(?<![a-z`])(told|nobody|somebody)(?![a-z])", re.IGNORECASE)
 
+EMPTY: set[str] = {"found", "each", "here", "there", "one"}
+"""Names of variables that do not tell what they hold."""
+
 
 def _trees(package: str) -> Iterator[tuple[str, ast.Module]]:
     for path in sorted((ROOT / package).rglob("*.py")):
@@ -62,3 +65,14 @@ def test_names_and_docstrings_avoid_words_that_hide_the_subject(package: str) ->
         if (word := BANNED.search(text))
     ]
     assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_variables_are_named_by_what_they_hold(package: str) -> None:
+    empty = [
+        f"{path}:{node.lineno}: {name}"
+        for path, tree in _trees(package)
+        for node in ast.walk(tree)
+        if (name := node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else "") in EMPTY
+    ]
+    assert empty == [], "\n".join(empty)

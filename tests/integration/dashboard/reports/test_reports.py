@@ -162,7 +162,7 @@ def test_the_line_of_a_budget_begins_where_something_is_known(month: Month) -> N
 def test_incidents_that_overlap_a_range_are_in_its_report_and_no_others(month: Month) -> None:
     found = make_report(month.store, "chain", month.span, time.time()).incidents
     begun = datetime.fromtimestamp(month.span.from_s, UTC)
-    assert [(one.opened_at - begun) / timedelta(hours=1) for one in found.found] == [-1, 200]
+    assert [(one.opened_at - begun) / timedelta(hours=1) for one in found.listed] == [-1, 200]
     assert (found.times.incidents, found.times.mean_to_resolve_s) == (2, 2.5 * HOUR_S)
 
 

@@ -81,34 +81,34 @@ def test_a_topic_and_a_group_that_can_be_read_are_well_and_say_whose_clock_it_is
         "commits of groups": "ok",
         "group TOPIC.group": "ok",
     }
-    assert found["topic TOPIC"].found == "2 partitions; CreateTime: lags at its `out` are by the producers' clocks"
-    assert found["group TOPIC.group"].found == f"committed in 1 partitions of {tapped.topic}"
+    assert found["topic TOPIC"].finding == "2 partitions; CreateTime: lags at its `out` are by the producers' clocks"
+    assert found["group TOPIC.group"].finding == f"committed in 1 partitions of {tapped.topic}"
 
 
 def test_append_times_are_the_brokers(tapped: Tapped) -> None:
     tapped.make_topic(message_timestamp_type="LogAppendTime")
-    assert tapped.checks()["topic TOPIC"].found == "2 partitions"
+    assert tapped.checks()["topic TOPIC"].finding == "2 partitions"
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_a_compacted_topic_is_no_set_to_compare_with(tapped: Tapped, policy: str) -> None:
     tapped.make_topic(cleanup_policy=policy)
     found = tapped.checks()["topic TOPIC"]
-    assert (found.verdict, "a set difference with it means nothing" in found.found) == ("warn", True)
+    assert (found.verdict, "a set difference with it means nothing" in found.finding) == ("warn", True)
 
 
 def test_what_is_missing_is_named(tapped: Tapped) -> None:
     found = tapped.checks()
-    assert (found["topic TOPIC"].verdict, "does not exist" in found["topic TOPIC"].found) == ("fail", True)
+    assert (found["topic TOPIC"].verdict, "does not exist" in found["topic TOPIC"].finding) == ("fail", True)
     assert found["group TOPIC.group"].verdict == "warn"
-    assert found["group TOPIC.group"].found == f"not committed in {tapped.topic}"
+    assert found["group TOPIC.group"].finding == f"not committed in {tapped.topic}"
 
 
 def test_a_cluster_that_the_environment_does_not_have_is_named(tapped: Tapped) -> None:
     definition = DEFINITION.replace("{topic: TOPIC,", "{topic: TOPIC, cluster: nowhere,").replace("GROUP", "g")
     tapped.store.apply(parse_definition(definition))
     found = tapped.checks()["taps on nowhere"]
-    assert (found.verdict, "LAGLOSS_KAFKA_CLUSTER_NOWHERE_BOOTSTRAP" in found.found) == ("fail", True)
+    assert (found.verdict, "LAGLOSS_KAFKA_CLUSTER_NOWHERE_BOOTSTRAP" in found.finding) == ("fail", True)
 
 
 def test_taps_that_wait_and_records_that_could_not_be_read_are_counted(tapped: Tapped) -> None:
@@ -121,7 +121,7 @@ def test_taps_that_wait_and_records_that_could_not_be_read_are_counted(tapped: T
         store_tap(connection, topic, since_ms=0, through_ms=at_ms, unreadable=bad, trouble="no answer")
         store_tap(connection, group, since_ms=0, through_ms=at_ms)
     found = tapped.checks()
-    assert found["waiting taps"].found == f"topic {tapped.topic} for shop of tapped: no answer"
+    assert found["waiting taps"].finding == f"topic {tapped.topic} for shop of tapped: no answer"
     bad_records = found["unreadable records"]
     assert bad_records.verdict == "warn"
-    assert bad_records.found == f"7 not_json of topic {tapped.topic} for shop of tapped, such as 1@12, and 1 more"
+    assert bad_records.finding == f"7 not_json of topic {tapped.topic} for shop of tapped, such as 1@12, and 1 more"

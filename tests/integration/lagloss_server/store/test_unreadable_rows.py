@@ -147,7 +147,7 @@ def test_rows_of_a_newer_version_wait_and_everything_else_goes_on(
         for url in urls.values():
             assert metric(url, 'lagloss_set_aside{kind="definition"}') == 2
         (check,) = check_rows(Settings(database_url=database_url))
-        assert (check.verdict, place in check.found) == ("warn", True)
+        assert (check.verdict, place in check.finding) == ("warn", True)
         assert f"deferred: {', '.join(sorted((bad.name, damaged)))}" in health(urls["aggregator"])[1]
         assert closed(bad) == 1
 

@@ -47,7 +47,7 @@ def test_it_says_by_how_much_since_which_day_where_and_why() -> None:
         day(), day(), structs.replace(day(lost=50), e2e_lags=Sketch.from_bins({10_420: 1_000})), before=week(lost=7)
     )
     made = replace(
-        made, incidents=replace(made.incidents, found=(replace(one, detail={**one.detail, "blame": blame}),))
+        made, incidents=replace(made.incidents, listed=(replace(one, detail={**one.detail, "blame": blame}),))
     )
     loss, lateness = what_changed(made)
     assert loss == (

@@ -267,7 +267,7 @@ def test_doctor_sees_a_disk_that_is_full_or_nearly(
     room |= change
     check = doctor.check_space(Settings(data_dir=tmp_path))[1]
     assert (check.name, check.verdict) == ("disk", verdict)
-    assert found in check.found
+    assert found in check.finding
     assert "delete" not in check.what_to_do
 
 

@@ -148,4 +148,4 @@ def test_a_broker_that_is_too_busy_for_a_topic_is_a_finding_and_no_traceback(mon
     monkeypatch.setattr(doctor, "TIMEOUT_S", 0.01)
     check = doctor._check_kafka_clock("127.0.0.1:9", Busy())  # type: ignore[arg-type]
     assert (check.name, check.verdict) == ("clock of Kafka", "warn")
-    assert "no answer within" in check.found
+    assert "no answer within" in check.finding
