@@ -106,7 +106,11 @@ class MaintenanceSpec(Strict):
         return self
 
     def recurrence(self) -> dateutil.rrule.rrule:
-        """Parse the window's starts, on the clock of its time zone."""
+        """Parse the window's starts, on the clock of its time zone.
+
+        Raises:
+            ValueError: it is not one rule.
+        """
         rule = dateutil.rrule.rrulestr(self.rrule, dtstart=self.start)
         if not isinstance(rule, dateutil.rrule.rrule):
             raise ValueError("expected one RRULE, found several")  # noqa: TRY004  # of a text, not of a type

@@ -139,7 +139,11 @@ def accept_report(report: EmitterReport) -> None:
 
 
 def report_record(report: EmitterReport) -> RecordToWrite:
-    """Return the report on its way; all of an emitter's go to one partition, in order."""
+    """Return the record of a report; all of an emitter's go to one partition, in order.
+
+    Raises:
+        Problem: it is too large for a record (413).
+    """
     value = encode_report(report)
     if len(value) > MAX_RECORD_BYTES:
         raise Problem(413, "Report too large", f"expected at most {MAX_RECORD_BYTES} bytes of Avro; send several")

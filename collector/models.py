@@ -129,7 +129,11 @@ def as_batch(raw: BatchJson, known: KnownPipeline | None) -> BeaconBatch:
 
 
 def as_seen(number: int, beacon: BeaconJson) -> Seen:
-    """Return the beacon at this position of a batch; see `as_batch`."""
+    """Return the beacon at this position of a batch; see `as_batch`.
+
+    Raises:
+        Problem: its message id is too long (422).
+    """
     message_id = beacon["message_id"]
     if not message_id.isascii() and not _id_fits(message_id):
         detail = f"expected 1 to {MAX_ID_BYTES} bytes of UTF-8"

@@ -120,11 +120,14 @@ class CommitLog:
 
         Args:
             after: monotonic s; its end is asked later than that.
+
+        Raises:
+            KafkaException: the broker does not respond, or the partition has no leader.
         """
         with self._using:
             now = time.monotonic()
             self._recent = {
-                position: recent for position, recent in self._recent.items() if now - recent.used_at < FORGET_S
+                number: recent for number, recent in self._recent.items() if now - recent.used_at < FORGET_S
             }
             recent = self._recent.setdefault(partition, _Recent(position))
             recent.used_at = now

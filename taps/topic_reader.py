@@ -145,7 +145,11 @@ class TopicReader:
             self._peeking.unassign()
 
     def read(self, spans: Sequence[OffsetSpan]) -> dict[int, SpanRecords]:
-        """Return the records of these spans by partition."""
+        """Return the records of these spans by partition.
+
+        Raises:
+            KafkaException: the broker has sent nothing for `STALLED_S`.
+        """
         gone = Counter[int]()
         self._assign(spans)
         heard = time.monotonic()

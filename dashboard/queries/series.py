@@ -139,7 +139,11 @@ class Series:
 
 
 def bucket_s(span: TimeRange) -> int:
-    """Return how long a bucket of this span is: the shortest that gives at most 1,440 of them."""
+    """Return how long a bucket of this span is, in s: the shortest that gives at most 1,440 of them.
+
+    Raises:
+        ValueError: it has more than 1,440 days.
+    """
     for length_s in (WINDOW_S, *PERIOD_S.values()):
         if len(_starts(span, length_s)) <= MAX_BUCKETS:
             return length_s

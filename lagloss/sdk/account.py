@@ -34,6 +34,9 @@ def add_offset(ranges: list[OffsetRange], offset: int, limit: int = MAX_RANGES) 
     """Return `ranges` (of one partition, ascending, at most `limit`) with `offset` added.
 
     The nearest ranges merge if they are too many.
+
+    Raises:
+        ValueError: there is no range, so the partition is unknown.
     """
     if not ranges:
         raise ValueError("expected at least one range, whose partition the new one takes")

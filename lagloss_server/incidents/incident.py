@@ -274,7 +274,13 @@ def incident(store: Store, prefix: str) -> Incident:
 
 
 def find(connection: Connection, prefix: str, *, lock: bool = False) -> Incident:
-    """Read it within a transaction; see `incident`. `lock`: its row, for the transaction."""
+    """Read an incident within a transaction, by the first characters of its id. `lock`: lock its row until the end of
+    the transaction.
+
+    Raises:
+        UnknownIncident: there is none of this id, or it is not the beginning of an id.
+        AmbiguousIncident: there are several.
+    """
     table, prefix_ = incident_table, prefix.strip().lower()
     if not _ID.fullmatch(prefix_):
         raise UnknownIncident(id=prefix)

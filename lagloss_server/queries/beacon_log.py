@@ -96,7 +96,11 @@ class BeaconLog:
         return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in offsets}
 
     def records(self, ranges: Sequence[OffsetRange]) -> Generator[LogRecord]:
-        """Read the records in these ranges, which must be merged and held by the broker (see `clamp`)."""
+        """Read the records in these ranges, which must be merged and held by the broker (see `clamp`).
+
+        Raises:
+            KafkaException: the broker does not respond in time, or refuses.
+        """
         try:
             for item in ranges:
                 place = TopicPartition(self.topic, item.partition, item.first)

@@ -154,7 +154,11 @@ class Demo:
         self._view.say(f"playing {scenario}: {play(self._data_dir, scenario)}")
 
     def verdict(self) -> dict[str, Any]:
-        """Wait until every window of lagloss is settled, and return the comparison with the ledger."""
+        """Wait until every window of lagloss is settled, and return the comparison with the ledger.
+
+        Raises:
+            NotEnoughData: no window was closed in time.
+        """
         truths = ledger(self._data_dir)
         self._picture.truths = dict(truths)
         windows = self._picture.windows
