@@ -113,7 +113,7 @@ class Alerter:
                 failures += 1
                 wait_s = pause_s(failures)
                 if isinstance(error, AWAY):
-                    self.trouble = f"PostgreSQL is away: {type(error).__name__}"
+                    self.trouble = f"PostgreSQL is unavailable: {type(error).__name__}"
                     _log.warning("database_away", error=type(error).__name__, again_in_s=wait_s)
                 else:  # a fault of ours: another alerter may lead meanwhile
                     self.trouble = f"failed: {type(error).__name__}: {error}"

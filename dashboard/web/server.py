@@ -143,7 +143,7 @@ def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics
     @server.get("/runbooks/{kind:path}")
     def runbook(kind: str) -> HTMLResponse:
         if kind not in KINDS:
-            raise HTTPException(404, f"no runbook is called {kind}; there are {', '.join(KINDS)}")
+            raise HTTPException(404, f"there is no runbook {kind}; available: {', '.join(KINDS)}")
         return HTMLResponse(runbook_html(kind))
 
 

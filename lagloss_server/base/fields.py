@@ -114,7 +114,7 @@ Name = Annotated[
 """Letters, digits, `-` and `_`: no dot or slash, which separate the parts of checkpoints and keys."""
 
 
-NOT_STORABLE: Final = "expected text without NUL and halves of surrogate pairs"
+NOT_STORABLE: Final = "expected text without NUL and unpaired surrogates"
 
 
 def is_storable(text: str) -> bool:

@@ -124,11 +124,11 @@ class GroupAtRisk:
         parts = []
         if self.partitions:
             in_s = self.loss_s - now_s
-            when = f"from {clock(self.loss_s)} on, in {fmt.duration_s(in_s)}" if in_s > 0 else "from now on"
-            where = f"of {self.group} at {fmt.counted(self.partitions, 'partition')}"
+            when = f"starting at {clock(self.loss_s)}, in {fmt.duration_s(in_s)}" if in_s > 0 else "starting now"
+            where = f"of {self.group} in {fmt.counted(self.partitions, 'partition')}"
             verb = "is" if self.messages == 1 else "are"
             what = f"{fmt.counted(self.messages, 'message')} {where} {verb} deleted unread"
-            parts.append(f"{what} {when}, unless it catches up")
+            parts.append(f"{what} {when}, unless the group catches up")
         if self.deleted:
             whose = "" if parts else f" of {self.group}"
             was = "was" if self.deleted == 1 else "were"

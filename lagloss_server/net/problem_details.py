@@ -58,7 +58,7 @@ class Problem(Exception):
 
 def busy(detail: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
     """Return a problem for a correct request that can be sent again later."""
-    return Problem(503, "Not now", detail, headers={"Retry-After": str(retry_after_s)})
+    return Problem(503, "Temporarily unavailable", detail, headers={"Retry-After": str(retry_after_s)})
 
 
 def too_large(max_bytes: int) -> Problem:
@@ -106,7 +106,7 @@ def install(app: FastAPI, service: str) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(_: Request, error: Exception) -> Response:
-        return Problem(500, f"A fault of {service}", f"{type(error).__name__}; see its log").response()
+        return Problem(500, f"Internal error of {service}", f"{type(error).__name__}; see its log").response()
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:

@@ -18,7 +18,7 @@ from lagloss_server.base.invalid import explain
 MAX_REASON: Final = 200
 SHOWN: Final = 20
 """Names that a text lists at most."""
-NEWER: Final = f"made by a newer version of lagloss than this {lagloss.__version__}"
+NEWER: Final = f"written by a newer version of lagloss than {lagloss.__version__}"
 RowKind = Literal["definition", "token", "silence", "user", "tap"]
 ResultKind = Literal["window", "rollup"]
 MAX_RESULTS: Final = 1_000
@@ -126,7 +126,7 @@ class UnreadableRows:
     def health_note(self) -> str:
         """Return the text of a /healthz that is well."""
         rows = [str(row) for row in self]
-        return f"ok; set aside: {some_of(rows)}" if rows else "ok"
+        return f"ok; unreadable: {some_of(rows)}" if rows else "ok"
 
     def counts(self) -> dict[str, int]:
         """Return how many there are of each kind."""

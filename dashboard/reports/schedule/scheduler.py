@@ -134,10 +134,10 @@ class Scheduler:
         except (_GoneError, OperationalError, InterfaceError):
             raise
         except LaglossError as error:
-            return MailDelivery(TryLater(f"it could not be made: {error}"))
+            return MailDelivery(TryLater(f"the report could not be created: {error}"))
         except Exception as error:  # ours to mend; until then it is tried again
             _log.exception("report_not_made", report=key.report)
-            return MailDelivery(TryLater(f"it could not be made ({type(error).__name__})"))
+            return MailDelivery(TryLater(f"the report could not be created ({type(error).__name__})"))
         hold()
         queued = self._queue(report, key, claimed, made_report)
         mailed = self._mail(report, key, claimed, made_report)

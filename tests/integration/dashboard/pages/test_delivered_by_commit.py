@@ -14,7 +14,7 @@ from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, serious_faults, serving
 from tests.support.window_documents import document, store_window
 
-LINE = "mail: delivered = committed by the group orders.<b>mail</b>"
+LINE = "mail: delivered once the consumer group orders.<b>mail</b> has committed"
 TAPPED = """
 apiVersion: lagloss/v1
 kind: Pipeline

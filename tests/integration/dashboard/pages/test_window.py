@@ -155,7 +155,7 @@ def test_the_verdict_names_who_is_missing(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         page.goto(url + path(closed()))
         verdict = page.locator("#window-verdict")
-        expect(verdict).to_contain_text("3 of 10 messages (30 %) lost for certain")
+        expect(verdict).to_contain_text("3 of 10 messages (30 %) certainly lost")
         expect(verdict).to_contain_text("1 on link src → mid")
         expect(verdict).to_contain_text("the evidence of node snk is incomplete: ")
         expect(verdict).to_contain_text("emitter abababab on web-1 did not report after")
@@ -226,7 +226,7 @@ def test_a_difference_is_that_of_the_command_line(
         page.locator("#window-grid .ag-root").evaluate("grid => grid.dataset.drawn = 'once'")
         page.locator("#window-b").click()
         page.get_by_role("option", name="mid.out", exact=True).click()
-        expect(page.locator("#window-difference")).to_contain_text("3 messages at src.in and not at mid.out.")
+        expect(page.locator("#window-difference")).to_contain_text("3 messages at src.in but not at mid.out.")
         expect(page.locator("#window-grid [data-drawn]")).to_have_count(1)  # where it was scrolled to
         assert page.locator("#window-difference li").all_inner_texts() == ["h", "i", "j trace"]
         expect(page.locator("#window-difference").get_by_role("link", name="trace")).to_have_attribute(
@@ -357,7 +357,7 @@ def test_without_kafka_the_stored_result_is_shown_and_the_reason(
         page.goto(url + path(closed(), "&a=src.in&b=mid.out"))
         expect(page.locator("#window-matrix")).to_contain_text("No Kafka is known")
         expect(page.locator(".ag-row")).to_have_count(1)
-        counted = "3 messages at src.in and not at mid.out, by the window's result."
+        counted = "3 messages at src.in but not at mid.out, according to the window's result."
         expect(page.locator("#window-difference")).to_contain_text(counted)
 
 

@@ -76,7 +76,7 @@ def test_send_mails_now_to_whom_it_is_told_and_leaves_the_schedule_alone(
 def test_send_queues_a_report_for_its_receivers_each_time(file: Path, mailbox: Mailbox, store: Store) -> None:
     file.write_text(file.read_text().replace("rrule:", "receivers: [chat]\n  rrule:"))
     code, said = run("send", "daily")
-    assert (code, "receiver chat: the alerter that leads has none of this name" in said) == (1, True)
+    assert (code, "receiver chat: the active alerter has no receiver of this name" in said) == (1, True)
     with store.engine.begin() as connection:
         store_receiver(connection, "chat", "slack")
     for _ in range(2):

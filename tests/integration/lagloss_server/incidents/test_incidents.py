@@ -293,7 +293,7 @@ def test_a_test_that_no_alerter_takes_is_taken_back(store: Store) -> None:
         store_receiver(connection, "hook")
         store_leader(connection, "host-7", NOON)
     number = rehearsal.request_test(store, "hook", "ann")
-    with pytest.raises(NoAlerter, match=r"on host-7, was well at 2026-11-21T12:00:00.000Z"):
+    with pytest.raises(NoAlerter, match=r"on host-7, sent its last heartbeat at 2026-11-21T12:00:00.000Z"):
         rehearsal.await_test(store, number, wait_s=0.1)
     with store.engine.connect() as connection:
         row = connection.execute(select(outbox_table)).one()
@@ -301,7 +301,7 @@ def test_a_test_that_no_alerter_takes_is_taken_back(store: Store) -> None:
 
 
 def test_a_receiver_that_nobody_knows_is_told_with_those_there_are(store: Store) -> None:
-    with pytest.raises(UnknownReceiver, match="no alerter has led yet"):
+    with pytest.raises(UnknownReceiver, match="no alerter has become leader yet"):
         rehearsal.request_test(store, "hook", "ann")
     with store.engine.begin() as connection:
         store_receiver(connection, "sms", "apprise")

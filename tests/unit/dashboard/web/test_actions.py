@@ -75,8 +75,8 @@ def test_without_a_login_it_is_the_name_that_was_typed_on_one_line(typed: str | 
         (lambda: acts.doer("x" * 101), BadText, "a name is 101 characters long: expected at most 100"),
         (lambda: acts.acknowledge(STORE, "0a", "x" * 1_001), BadText, "a note"),
         (lambda: acts.silence(STORE, ["a=b"], reason="x" * 1_001, for_s=60), BadText, "a reason"),
-        (lambda: acts.doer("a\0b"), BadText, "a name is text with NUL"),
-        (lambda: acts.acknowledge(STORE, "0a", "\ud800"), BadText, "a note is text with NUL or half of"),
+        (lambda: acts.doer("a\0b"), BadText, "a name is text with a NUL"),
+        (lambda: acts.acknowledge(STORE, "0a", "\ud800"), BadText, "a note is text with a NUL or an unpaired"),
         (lambda: acts.silence(STORE, ["a=b"], reason="\0b", for_s=60), BadText, "a reason is text"),
         (lambda: acts.silence(STORE, ["a=\udc00"], reason="known", for_s=60), BadText, "a matcher is text"),
         (lambda: acts.silence(STORE, ["a=b"] * 21, reason="known", for_s=60), BadSilence, "at most 20 matchers"),
@@ -132,7 +132,7 @@ def test_a_backtest_reads_the_database_where_its_url_is_in_a_file_and_no_other_s
         ("import sys; sys.stderr.write('lagloss: bad file\\n'); sys.exit(2)", BacktestFailed, "bad file$"),
         ("import os; os.abort()", BacktestFailed, "exit code -6"),
         ("print('no json')", BacktestFailed, "no JSON document"),
-        ("print('x' * 100)", BacktestFailed, "Choose a shorter time"),
+        ("print('x' * 100)", BacktestFailed, "Choose a shorter range"),
     ],
 )
 def test_a_backtest_that_does_not_end_well_says_why(

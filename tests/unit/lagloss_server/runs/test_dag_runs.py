@@ -78,10 +78,10 @@ def test_a_run_that_failed_after_its_job_says_so() -> None:
     failed = run(12, "failed", 8, *tries)
     assert why_bad(JOB, failed) == "publish and 1 more failed after 2 tries although aggregate succeeded"
     hidden = replace(failed, state="success", tries=tuple(tries[:2]))
-    assert why_bad(JOB, hidden) == "publish failed although aggregate succeeded, and the run counts as a success"
+    assert why_bad(JOB, hidden) == "publish failed although aggregate succeeded, but the run counts as a success"
     own = run(12, "failed", 8, attempt("aggregate", 1, "failed", 0, 3))
     assert why_bad(JOB, own) == "aggregate failed"
-    assert why_bad(JOB, run(12, "failed")) == "scores failed, no task of it is known to have"
+    assert why_bad(JOB, run(12, "failed")) == "scores failed, but no failed task was reported"
 
 
 def test_a_task_that_succeeded_at_last_is_no_failure() -> None:

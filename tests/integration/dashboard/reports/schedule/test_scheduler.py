@@ -102,7 +102,7 @@ def test_a_report_is_mailed_when_it_is_due_and_once(store: Store, mailbox: Mailb
 def test_a_schedule_that_is_new_does_not_mail_the_time_before_it(store: Store, mailbox: Mailbox) -> None:
     scheduler(store, reports(mailbox))
     scheduler(store, reports(mailbox)).look(MONDAY - 1)
-    assert runs(store) == [(MONDAY - WEEK_S, "skipped", 0, "it was due before the schedule was known")]
+    assert runs(store) == [(MONDAY - WEEK_S, "skipped", 0, "it was due before the schedule was added")]
     later = scheduler(store, reports(mailbox, rrule="FREQ=WEEKLY;BYDAY=SU"))
     later.look(MONDAY - 1)
     assert mailbox.mails == []
@@ -171,7 +171,7 @@ def test_a_receiver_that_the_alerter_gets_later_has_the_report_then(store: Store
     know_receivers(store, chat="slack")
     file = reports(mailbox, to=[], receivers=["chat", "hook"])
     scheduler(store, file).look(MONDAY + SOON_S)
-    assert runs(store)[-1][3] == "receiver hook: the alerter that leads has none of this name"
+    assert runs(store)[-1][3] == "receiver hook: the active alerter has no receiver of this name"
     know_receivers(store, hook="webhook")
     scheduler(store, file).look(MONDAY + SOON_S)
     assert [each[0] for each in queued(store)] == ["chat", "hook"]
@@ -184,7 +184,7 @@ def test_a_receiver_that_only_pages_fails_the_run_and_the_others_have_it(store: 
     scheduler(store, reports(mailbox, receivers=["chat", "pager"])).look(MONDAY + SOON_S)
     assert [each[0] for each in queued(store)] == ["chat"]
     assert len(mailbox.mails) == 1
-    error = "receiver pager is pagerduty; reports go to slack, webhook, apprise"
+    error = "receiver pager is of kind pagerduty; reports can go to slack, webhook, apprise"
     assert runs(store)[-1] == (MONDAY, "failed", 1, error)
 
 
@@ -321,7 +321,7 @@ def test_after_some_hours_it_says_that_windows_are_not_closed(store: Store, mail
     change(store, f"UPDATE report_run SET created_at = created_at - make_interval(secs => {WAIT_AT_MOST_S})")
     weekly.look(MONDAY + SOON_S)
     ((_, mail),) = mailbox.mails
-    assert "Windows of this range are not all closed yet of chain." in told(mail)
+    assert "Not all windows of this range are closed yet for chain." in told(mail)
 
 
 def test_a_pipeline_that_is_gone_is_told_beside_the_others(store: Store, mailbox: Mailbox) -> None:
@@ -336,7 +336,7 @@ def test_a_mistake_in_making_it_is_tried_again(store: Store, mailbox: Mailbox) -
         raise RuntimeError
 
     scheduler(store, reports(mailbox), fails).look(MONDAY + SOON_S)
-    assert runs(store)[-1] == (MONDAY, None, 1, "it could not be made (RuntimeError)")
+    assert runs(store)[-1] == (MONDAY, None, 1, "the report could not be created (RuntimeError)")
     scheduler(store, reports(mailbox)).look(MONDAY + SOON_S)
     assert len(mailbox.mails) == 1
 

@@ -98,7 +98,7 @@ def test_csv_has_a_row_a_stretch_and_no_formulas() -> None:
 def test_a_destination_that_delivers_by_commits_says_so_in_every_form(name: str) -> None:
     by_commit = replace(report("chain"), committed_by={"snk": "chain.snk"})
     said, other = (render(made, name).decode() for made in (by_commit, report("chain")))  # type: ignore[arg-type]
-    line = "snk: delivered = committed by the group chain.snk."
+    line = "snk: delivered once the consumer group chain.snk has committed."
     if name == "json":
         assert [json.loads(text)["committed_by"] for text in (said, other)] == [{"snk": "chain.snk"}, {}]
     elif name == "csv":
@@ -143,7 +143,7 @@ def test_all_forms_tell_the_same_numbers() -> None:
             "96 % – 96.2 %",
             "2026-W46",
             "2026-W45",
-            "NOT KNOWN",
+            "UNKNOWN",
             "link src",
         ):
             assert said in text, (form, said)
