@@ -110,10 +110,10 @@ class Writer:
             async with asyncio.timeout(self._timeout_s):
                 found = await waiter
         except TimeoutError:
-            raise busy("the broker did not acknowledge in time; send it again later") from None
+            raise busy("the broker did not acknowledge in time; send again later") from None
         positions = [position for position in found if position is not None]
         if len(positions) < len(records):
-            raise busy("the broker did not take all of it; send it again later")
+            raise busy("the broker did not accept all records; send again later")
         return positions
 
     def close(self, timeout_s: float) -> None:
@@ -127,7 +127,7 @@ class Writer:
         size = sum(record.held_bytes for record in group.records)
         with self._condition:
             if self._closing or not self._room.take(group.pipeline, size):
-                raise busy("too much is waiting for the broker; send it again later")
+                raise busy("too many bytes are waiting for the broker; send again later")
             self._incoming.append(group)
             self._condition.notify()
 

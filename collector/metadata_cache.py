@@ -114,7 +114,7 @@ class MetadataCache:
             await asyncio.wait([self._reading], timeout=0 if self.hangs else ANSWER_S)
             self.hangs = not self._reading.done()
             if self.hangs:  # asked once, however often this is called meanwhile
-                self.error = f"no answer within {ANSWER_S:.0f} s"
+                self.error = f"no response within {ANSWER_S:.0f} s"
                 return
             reading, self._reading = self._reading, None
             try:

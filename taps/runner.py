@@ -198,7 +198,7 @@ class TapRunner:
     def _next(self, last: TapPlan) -> TapPlan:
         partitions = self._outlet.partitions()
         if partitions is None:
-            raise ConnectionError(self._outlet.last_error or "the broker of beacons does not answer")
+            raise ConnectionError(self._outlet.last_error or "the broker for beacons does not respond")
         commits = None
         if self._commits is not None:
             commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
@@ -310,7 +310,7 @@ class TapRunner:
         if time.monotonic() - self._noted_at > NOTE_S:
             self._noted_at = time.monotonic()
             self._store.note_trouble(
-                self._running.emitter, f"waits for Kafka: {self._outlet.last_error or 'no answer'}"
+                self._running.emitter, f"waiting for Kafka: {self._outlet.last_error or 'no response'}"
             )
 
     def _tidy(self) -> None:

@@ -63,7 +63,7 @@ class TapService:
         """Definitions and taps that are set aside."""
         self.metrics.set_aside.counts = self.unreadable.counts
         self.turns = Turns()
-        self._loop = WatchedLoop("looking after taps", LOOK_LIMIT_S)
+        self._loop = WatchedLoop("the taps loop", LOOK_LIMIT_S)
         self._bootstrap = bootstrap
         self._database_url = database_url
         self._spark = spark
@@ -116,7 +116,7 @@ class TapService:
                 except Exception as error:
                     is_checked, is_changed = False, True
                     if isinstance(error, DBAPIError):
-                        self.trouble = f"waits for PostgreSQL: {error.orig}"
+                        self.trouble = f"waiting for PostgreSQL: {error.orig}"
                     else:  # a fault of ours: the taps that run go on
                         log.exception("taps not looked after")
                         self.trouble = f"failed: {type(error).__name__}: {error}"

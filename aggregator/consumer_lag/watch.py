@@ -61,7 +61,7 @@ class ConsumerLagWatch:
         metrics: AggregatorMetrics,
         failures: SetAside,
     ) -> None:
-        self.loop = WatchedLoop("reading consumer lags", ROUND_LIMIT_S)
+        self.loop = WatchedLoop("the consumer lag loop", ROUND_LIMIT_S)
         self._bootstrap = bootstrap
         self._engine = engine
         self._groups = groups

@@ -45,7 +45,11 @@ def request_test(store: Store, receiver: str, by: str) -> int:
     with store.engine.begin() as connection:
         names = list(connection.execute(select(receiver_table.c.name).order_by(receiver_table.c.name)).scalars())
         if receiver not in names:
-            receivers = f"are {', '.join(names)}" if names else "is none: no alerter has become leader yet"
+            receivers = (
+                f"existing receivers: {', '.join(names)}"
+                if names
+                else "no receivers are known: no alerter has become leader yet"
+            )
             raise UnknownReceiver(receiver=receiver, known=receivers)
         message = insert(outbox_table).values(
             receiver=receiver, action="test", change="test", group_key="test", body=body(by, time.time())

@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from lagloss.errors import UsageError
 
-_EXPECTED: Final = "expected a text, {env: NAME} or {file: PATH}"
+_EXPECTED: Final = "expected text, {env: NAME} or {file: PATH}"
 
 
 class SecretMissing(UsageError):
@@ -41,13 +41,13 @@ class Secret:
             return given
         if isinstance(given, str):
             if not given.strip():
-                raise ValueError(f"{_EXPECTED}, found an empty text")
+                raise ValueError(f"{_EXPECTED}, found empty text")
             return cls("text", given.strip())
         if isinstance(given, dict) and len(given) == 1:
             kind, value = next(iter(given.items()))
             if kind in ("env", "file") and isinstance(value, str) and value and "\0" not in value:
                 return cls("env" if kind == "env" else "file", value)
-        raise ValueError(f"{_EXPECTED}, found something else")
+        raise ValueError(f"{_EXPECTED}, found another value")
 
     def reveal(self) -> str:
         """Return its present value, without white space around it.
@@ -59,7 +59,7 @@ class Secret:
         if self._kind == "env":
             value = os.environ.get(self._value, "").strip()
             if not value:
-                missing = "an empty one" if self._value in os.environ else "no such variable"
+                missing = "an empty value" if self._value in os.environ else "no such variable"
                 raise SecretMissing(where=f"the environment variable {self._value}", found=missing)
         return value
 
@@ -70,9 +70,9 @@ class Secret:
         except OSError as error:
             raise SecretMissing(where=where, found=error.strerror or type(error).__name__) from None
         except UnicodeDecodeError:
-            raise SecretMissing(where=where, found="something that is not UTF-8") from None
+            raise SecretMissing(where=where, found="content that is not UTF-8") from None
         if not value:
-            raise SecretMissing(where=where, found="nothing in it")
+            raise SecretMissing(where=where, found="an empty file")
         return value
 
     def __repr__(self) -> str:

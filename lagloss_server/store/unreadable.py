@@ -81,7 +81,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         errors = error.errors(include_url=False, include_input=False)
         if any(error["loc"] == ("apiVersion",) and error["type"] == "literal_error" for error in errors):
-            return f"{NEWER}: another apiVersion"
+            return f"{NEWER}: unsupported apiVersion"
         unknown = next((error for error in errors if error["type"] == "extra_forbidden"), None)
         is_whole = not any(error["type"] == "missing" and len(error["loc"]) == 1 for error in errors)
         if unknown is not None and is_whole:

@@ -18,7 +18,7 @@ app = typer.Typer()
 
 @app.command()
 def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_dir: DataDir) -> None:
-    """Run one process of a consuming node of a running pipeline."""
+    """Run one process of a consuming node in a running pipeline."""
     from pipeline_under_test.stream.nodes.process import PROCESSES
 
     if node not in PROCESSES:
@@ -30,7 +30,7 @@ def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_d
 
 @app.command(name=COL_SERVICE)
 def col_service(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
-    """Run the first node, over HTTP."""
+    """Run the first node, which receives events over HTTP."""
     from pipeline_under_test.stream.nodes import col_service
     from pipeline_under_test.stream.nodes.serving import listening_socket, serve
 
@@ -39,7 +39,7 @@ def col_service(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
 
 @app.command()
 def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
-    """Run the vendors' stand-in."""
+    """Run the simulated vendors."""
     from pipeline_under_test.stream.nodes import receiver
     from pipeline_under_test.stream.nodes.serving import listening_socket, serve
 
@@ -48,7 +48,7 @@ def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
 
 @app.command()
 def load(data_dir: DataDir, rate: Rate = 100.0) -> None:
-    """Send events to col-service until asked to end."""
+    """Send events to col-service until stopped."""
     from pipeline_under_test.stream.traffic.load import Load, Mix
 
     async def send() -> None:

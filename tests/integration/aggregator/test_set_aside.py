@@ -31,7 +31,7 @@ def test_doctor_healthz_and_a_metric_name_it_until_it_is_done(store: Store, data
     failures.put(WINDOW, IndexError("index 0 is out of bounds\nand more"))
     failures.put(GROUP, ValueError("a\0b"))
     assert doctor() == ("warn", f"2: {WINDOW} (IndexError: index 0 is out of bounds), ...")
-    assert aggregator.health_note() == f"ok; unreadable: {GROUP}, {WINDOW}"
+    assert aggregator.health_note() == f"ok; failed or unreadable: {GROUP}, {WINDOW}"
     assert (counted("window"), counted("rollup"), counted("group")) == (1, 0, 1)
     with store.engine.begin() as connection:
         failures.done(connection, [WINDOW])

@@ -24,9 +24,9 @@ def test_a_viewer_of_a_team_walks_through_all_pages_and_sees_their_pipelines_alo
         expect(page.locator("#pipeline-notice")).not_to_contain_text(HUSHED)
         page.goto(f"{url}/pipelines/{OURS}/windows/{world.start}?zone=UTC&a=src.in&b=snk.in")
         expect(page.locator("#window-verdict")).to_contain_text("certainly lost")
-        expect(page.locator("#window-matrix")).to_contain_text(f"Message ids of {OURS} are hidden from rob")
+        expect(page.locator("#window-matrix")).to_contain_text(f"rob is not allowed to see message ids of {OURS}")
         expect(page.locator("#window-text")).to_be_hidden()
-        expect(page.locator("#window-difference")).to_contain_text("hidden")
+        expect(page.locator("#window-difference")).to_contain_text("not allowed to see")
         expect(page.get_by_role("link", name="Messages")).to_have_count(0)
         page.goto(f"{url}/incidents/{world.incidents[OURS]}?zone=UTC")
         expect(page.locator("#incident-content")).to_contain_text("Examples are not shown")
@@ -35,7 +35,7 @@ def test_a_viewer_of_a_team_walks_through_all_pages_and_sees_their_pipelines_alo
         page.goto(f"{url}/incidents/{world.incidents[THEIRS]}?zone=UTC")
         expect(page.locator("#incident-notice")).to_contain_text("No such incident")
         page.goto(f"{url}/audit")
-        expect(page.locator("#audit-notice")).to_contain_text("rob has the role viewer")
+        expect(page.locator("#audit-notice")).to_contain_text("rob has the read-only role viewer")
 
 
 def test_an_operator_of_a_team_takes_an_incident_and_silences_no_more_than_their_own(

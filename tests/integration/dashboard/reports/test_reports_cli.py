@@ -92,7 +92,7 @@ def test_send_says_why_the_mail_server_did_not_take_it(file: Path, mailbox: Mail
     mailbox.answers = {ADA: "550 no such user"}
     code, said = run("send", "daily")
     assert code == 1
-    assert f"daily was not sent: 1 of 1 recipients were not reached: {ADA}: 550 no such user" in said
+    assert f"daily was not sent: the mail server rejected 1 of 1 recipients: {ADA}: 550 no such user" in said
 
 
 def test_a_report_or_address_that_is_none_is_refused(file: Path, mailbox: Mailbox) -> None:

@@ -74,7 +74,7 @@ def test_people_are_added_changed_shown_and_removed(store: Store) -> None:
     assert lagloss_users("passwd", "cara", typed="another long password\n").exit_code == 0
     assert users.recognise(store, "cara", PASSWORD) is None
     assert users.recognise(store, "CARA", "another long password")
-    assert lagloss_users("logout", "cara").stdout == "cara: 0 sessions ended\n"
+    assert lagloss_users("logout", "cara").stdout == "cara: ended 0 sessions\n"
     assert lagloss_users("remove", "cara").exit_code == 0
     gone = lagloss_users("remove", "cara")
     assert isinstance(gone.exception, UnknownUser)

@@ -227,7 +227,7 @@ def test_settings_that_cannot_be_used_are_told_by_name(values: dict[str, Any], v
 
 
 def test_teams_are_of_no_use_without_a_login() -> None:
-    with pytest.raises(TeamsWithoutLogin, match=r"LAGLOSS_ACCESS_FILE is access\.yaml, but without a login"):
+    with pytest.raises(TeamsWithoutLogin, match=r"LAGLOSS_ACCESS_FILE is access\.yaml, but teams need a login"):
         check_binding(settings(access_file="access.yaml"))
 
 

@@ -56,7 +56,7 @@ def asked_by(person: Person, act: Callable[[], Any]) -> Any:
     ],
 )
 def test_a_viewer_may_do_nothing(act: Callable[[], Any]) -> None:
-    with pytest.raises(NotAllowed, match="vera has the role viewer"):
+    with pytest.raises(NotAllowed, match="vera has the read-only role viewer"):
         asked_by(Person("vera", "viewer"), act)
 
 
@@ -90,7 +90,7 @@ def test_what_is_too_long_or_too_much_is_refused_before_it_is_written(
 
 
 def test_outside_of_a_request_nobody_may_act() -> None:
-    with pytest.raises(NotAllowed, match="nobody has the role viewer"):
+    with pytest.raises(NotAllowed, match="nobody has the read-only role viewer"):
         contextvars.Context().run(acts.acknowledge, STORE, "0a")
 
 

@@ -130,7 +130,7 @@ def test_a_recipient_that_is_put_off_gets_it_later_and_the_others_not_again(stor
     scheduler(store, reports(mailbox, ADA, BOB)).look(MONDAY + SOON_S)
     due, outcome, attempts, error = runs(store)[-1]
     assert (due, outcome, attempts) == (MONDAY, None, 1)
-    assert error == f"1 of 2 recipients were not reached: {BOB}: 450 4.2.0 greylisted"
+    assert error == f"the mail server rejected 1 of 2 recipients: {BOB}: 450 4.2.0 greylisted"
 
     mailbox.answers = {}
     scheduler(store, reports(mailbox, ADA, BOB)).look(MONDAY + SOON_S)  # another process
@@ -219,7 +219,7 @@ def test_a_refusal_for_good_is_kept_with_its_error(store: Store, mailbox: Mailbo
     weekly = scheduler(store, reports(mailbox))
     weekly.look(MONDAY + SOON_S)
     weekly.look(MONDAY + SOON_S)
-    error = f"1 of 1 recipients were not reached: {ADA}: 550 5.1.1 no such user"
+    error = f"the mail server rejected 1 of 1 recipients: {ADA}: 550 5.1.1 no such user"
     assert runs(store)[-1] == (MONDAY, "failed", 1, error)
 
 
@@ -232,7 +232,7 @@ def test_what_is_put_off_for_a_day_is_given_up(store: Store, mailbox: Mailbox) -
     _, outcome, attempts, error = runs(store)[-1]
     assert (outcome, attempts) == ("failed", 2)
     assert error is not None
-    assert error.startswith("given up after 2 attempts in a day; the last: 1 of 1 recipients were not reached")
+    assert error.startswith("gave up after 2 attempts in a day; last error: the mail server rejected 1 of 1 recipients")
 
 
 def test_a_dashboard_that_dies_between_claim_and_mail_leaves_it_to_the_next(store: Store, mailbox: Mailbox) -> None:
@@ -287,7 +287,9 @@ def test_one_that_is_still_put_off_when_the_next_is_due_is_given_up(store: Store
     (first, second) = runs(store)[-2:]
     assert first[:2] == (MONDAY, "failed")
     assert first[3] is not None
-    assert first[3].startswith("not sent before the next one was due; the last: 1 of 1 recipients")
+    assert first[3].startswith(
+        "not sent before the next one was due; the last: the mail server rejected 1 of 1 recipients"
+    )
     assert second[:2] == (MONDAY + WEEK_S, "sent")
 
 
@@ -327,7 +329,7 @@ def test_after_some_hours_it_says_that_windows_are_not_closed(store: Store, mail
 def test_a_pipeline_that_is_gone_is_told_beside_the_others(store: Store, mailbox: Mailbox) -> None:
     scheduler(store, reports(mailbox, pipelines=["gone", "chain"]), make=None).look(MONDAY + SOON_S)
     ((_, mail),) = mailbox.mails
-    assert "gone: no report\nNo pipeline is called gone" in told(mail)
+    assert "gone: no report\nNo pipeline is named gone" in told(mail)
     assert len(list(mail.iter_attachments())) == 1
 
 
