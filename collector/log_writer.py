@@ -141,7 +141,7 @@ class Writer:
                 self._look_at_partitions(outlet)
                 is_over = self._turn(outlet)
             except Exception:
-                log.exception("an error in the writer, which continues")
+                log.exception("writer failed")
         outlet.close()
 
     def _turn(self, outlet: Outlet) -> bool:
@@ -194,4 +194,4 @@ def _call(
     try:
         loop.call_soon_threadsafe(settle, positions)
     except RuntimeError:
-        log.debug("no request waits any more", why="the server has ended")
+        log.debug("requests gone", why="the server has ended")

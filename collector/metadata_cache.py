@@ -123,9 +123,9 @@ class MetadataCache:
                 is_new = self.error is None
                 self.error = str(getattr(error, "orig", None) or error).strip().partition("\n")[0] or repr(error)
                 if is_new and isinstance(error, SQLAlchemyError):
-                    log.warning("database away", why=self.error, trusted_s=self._trusted_s)
+                    log.warning("database unreachable", why=self.error, trusted_s=self._trusted_s)
                 elif is_new:
-                    log.exception("metadata not read", trusted_s=self._trusted_s)
+                    log.exception("metadata read failed", trusted_s=self._trusted_s)
             else:
                 self.error = None
 

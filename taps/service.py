@@ -118,7 +118,7 @@ class TapService:
                     if isinstance(error, DBAPIError):
                         self.trouble = f"waiting for PostgreSQL: {error.orig}"
                     else:  # a fault of ours: the taps that run go on
-                        log.exception("taps not looked after")
+                        log.exception("taps round failed")
                         self.trouble = f"failed: {type(error).__name__}: {error}"
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 self.metrics.running.set(len(self._threads))
@@ -149,7 +149,7 @@ class TapService:
         try:
             runner = self._runner(running, taps)
         except (LaglossError, KafkaException) as error:
-            log.warning("tap cannot run", tap=running.tap.source, trouble=str(error))
+            log.warning("tap start failed", tap=running.tap.source, trouble=str(error))
             return
         if close:
             runner.stop(close=True)

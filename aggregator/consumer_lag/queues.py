@@ -116,7 +116,7 @@ class QueueLags:
                     self._age_error = None
                 except Exception as error:
                     if str(error) != self._age_error:
-                        log.warning("age of messages in queues unknown", trouble=str(error))
+                        log.warning("queue age read failed", trouble=str(error))
                     self._age_error = str(error)
         return self._ages
 

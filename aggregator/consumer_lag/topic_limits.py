@@ -103,7 +103,7 @@ class TopicLimits:
             self._troubles.pop(what, None)
         elif self._troubles.get(what) != trouble:
             self._troubles[what] = trouble
-            log.warning("retention unknown", of=what, trouble=trouble)
+            log.warning("topic limits read failed", of=what, trouble=trouble)
 
 
 class PartitionSizes(KafkaAdmin):

@@ -102,7 +102,7 @@ class Retention:
         for day in days:
             held_by = _unless_locked(partial(drop, day), "a lock")
             if held_by is not None:
-                log.debug("day kept", table=table.name, day=day_label(day), held_by=held_by)
+                log.debug("day drop deferred", table=table.name, day=day_label(day), held_by=held_by)
                 return
             log.info("day dropped", table=table.name, day=day_label(day))
             self._metrics.days_dropped.labels(table.name).inc()

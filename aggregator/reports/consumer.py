@@ -162,7 +162,7 @@ class ReportConsumer:
             )
             is_done = deferral.settle(connection, pipeline, reached, ends)
         self._had_its_turn = pipeline
-        log.info("followed deferred reports", pipeline=pipeline, reports=len(records), caught_up=is_done)
+        log.info("deferred reports consumed", pipeline=pipeline, reports=len(records), caught_up=is_done)
         return True
 
     def _write_again(self, connection: Connection, followed: ReportBatch) -> None:

@@ -92,6 +92,6 @@ class Recent(Generic[_T]):
             value, self._is_readable = self._read(), True
         except Exception as error:  # whatever it is, it must not hide the metrics that are in memory
             if self._is_readable:
-                log.warning("metrics not read", error=type(error).__name__)
+                log.warning("metrics read failed", error=type(error).__name__)
             value, self._is_readable = self._unknown, False
         self._value, self._read_at = value, time.monotonic()

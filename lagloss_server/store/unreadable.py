@@ -116,9 +116,9 @@ class UnreadableRows:
             before, now = self._rows.get(kind, frozenset()), frozenset(rows)
             self._rows = {**self._rows, kind: now}
         for row in sorted(now - before):
-            log.warning("row set aside", kind=kind, pipeline=row.pipeline, row=row.name, why=row.why)
+            log.warning("row unreadable", kind=kind, pipeline=row.pipeline, row=row.name, why=row.why)
         for row in sorted(before - now):
-            log.info("row no longer set aside", kind=kind, pipeline=row.pipeline, row=row.name)
+            log.info("row readable again", kind=kind, pipeline=row.pipeline, row=row.name)
 
     def __iter__(self) -> Iterator[UnreadableRow]:
         return iter(sorted([*(row for rows in self._rows.values() for row in rows), *RESULTS]))
@@ -151,7 +151,7 @@ class UnreadableResults:
             if self._rows.get(key) == row or len(self._rows) >= MAX_RESULTS:
                 return
             self._rows[key] = row
-        log.warning("row set aside", kind=kind, pipeline=pipeline, row=name, why=row.why)
+        log.warning("row unreadable", kind=kind, pipeline=pipeline, row=name, why=row.why)
 
     def clear(self, kind: ResultKind, pipeline: str, name: str) -> None:
         """Note that a row was read."""
@@ -160,7 +160,7 @@ class UnreadableResults:
         with self._lock:
             is_gone = self._rows.pop((kind, pipeline, name), None) is not None
         if is_gone:
-            log.info("row no longer set aside", kind=kind, pipeline=pipeline, row=name)
+            log.info("row readable again", kind=kind, pipeline=pipeline, row=name)
 
     def __iter__(self) -> Iterator[UnreadableRow]:
         with self._lock:
