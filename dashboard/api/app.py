@@ -103,7 +103,7 @@ def create_api(services: Services) -> FastAPI:
         """Bodies are checked before; parameters of any text are not."""
         values = {**request.query_params, **request.path_params}
         name = next((name for name, value in values.items() if not is_storable(str(value))), None)
-        detail = NOT_STORABLE if name else f"expected values that PostgreSQL can hold: {type(error.orig).__name__}"
+        detail = NOT_STORABLE if name else f"expected values that PostgreSQL can store: {type(error.orig).__name__}"
         return Problem(422, "Bad parameter", detail, field=name).response()
 
     for router in ROUTERS:

@@ -252,7 +252,7 @@ def diff(
     else:
         sample = _sample_note(difference_.sample)
         typer.echo(
-            f"{difference_.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}{sample}"
+            f"{difference_.count} messages of {pipeline} at {from_} but not at {to}, window {rfc3339(start)}{sample}"
         )
         for message_id in difference_.message_ids:
             typer.echo(message_id)

@@ -125,7 +125,7 @@ def silence(
         if not text.strip():
             raise BadSilence(expected=name, found="none")
     if not 0 < for_s <= MAX_SILENCE_S:
-        raise BadSilence(expected="a duration of at most 24 h", found=f"{for_s:g} s")
+        raise BadSilence(expected="a duration above 0 s and up to 24 h", found=f"{for_s:g} s")
     with store.engine.begin() as connection:
         starts_at = _now(connection)
         silence_ = Silence(

@@ -92,7 +92,7 @@ def _differences(result: BatchResult) -> Iterator[str]:
             yield f"expected all windows of {verdict.pipeline} to be settled, found {len(verdict.waiting)} pending"
     yield from result.run_differences
     for wrong in result.false_losses[:1]:
-        yield f"expected only injected losses, found {len(result.false_losses)} false losses, the first: {wrong}"
+        yield f"expected only injected losses, found {len(result.false_losses)} moments with others, the first: {wrong}"
 
 
 def _unexpected(result: BatchResult, expect: BatchExpectations) -> Iterator[str]:

@@ -320,7 +320,7 @@ def test_a_missing_acl_is_named(topics: str, let_in: LetIn) -> None:
         emitter.received("m", int(time.time() * 1_000))
         assert not emitter.flush(3)
         assert "WRITE on" in (emitter.stats().last_error or "")
-        assert "an ACL is missing" in (emitter.stats().last_error or "")
+        assert "is not allowed: an ACL is missing" in (emitter.stats().last_error or "")
     let_in("emitter")
     log = BeaconLog(topics, BEACONS)
     ranges = [OffsetRange(place, 0, end - 1) for place, end in log.ends().items() if end]

@@ -158,7 +158,7 @@ def tested(receiver: str, outcome: CheckOutcome) -> Part:
             return alert("Sent", f"{receiver} accepted the test. Check that it has arrived.", "teal", "✔")
         case "refused":
             return alert("Refused", f"{receiver} refused the test: {outcome.error or 'no reason given'}", "red", "✖")
-    summary = f"{receiver} has not accepted it yet ({outcome.error or 'no answer'}); the alerter keeps trying."
+    summary = f"{receiver} has not accepted it yet ({outcome.error or 'no response'}); the alerter keeps trying."
     return alert("Not accepted yet", summary, "orange", "…")
 
 

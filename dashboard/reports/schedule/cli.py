@@ -43,11 +43,11 @@ class NoReportsFile(UsageError):
 
 
 class UnknownReport(UsageError):
-    """No report is called {report}; there {known}. They are in {file}."""
+    """No report is named {report}; {known}. Reports are in {file}."""
 
 
 class NoMailServer(UsageError):
-    """{file} has no `mail`, the server that mails are handed in at."""
+    """{file} has no `mail`, the server that sends mails."""
 
 
 class BadAddress(UsageError):
@@ -109,8 +109,8 @@ def send(
     report = file.report(name)
     if report is None:
         names = ", ".join(report.name for report in file.reports)
-        receivers = f"are {names}" if names else "is none"
-        raise UnknownReport(report=name, known=receivers, file=settings.reports_file)
+        known = f"existing reports: {names}" if names else "no reports exist yet"
+        raise UnknownReport(report=name, known=known, file=settings.reports_file)
     if to:
         report = report.model_copy(update={"to": tuple(map(_address, to)), "receivers": ()})
     if report.to and file.mail is None:

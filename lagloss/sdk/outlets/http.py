@@ -183,7 +183,7 @@ class HttpOutlet:
                 records[0].done(0, 0)
             self._note_recovery()
             return
-        error = f"{answer.status or 'no answer'}: {answer.body.get('detail', answer.body)}"
+        error = f"{answer.status or 'no response'}: {answer.body.get('detail', answer.body)}"
         if answer.status in PERMANENT and records:
             self._note(error)
             self._give_up_bad(answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ def test_show_says_all_there_is_of_an_incident(incident: UUID) -> None:
 def test_ack_is_by_who_runs_it_and_a_second_one_is_told_who_was_first(incident: UUID) -> None:
     assert run("ack", "0a") == Done(0, f"{incident}: acknowledged by carol\n", "")
     again = run("ack", "0a", "--author", "bob")
-    assert (again.code, "was already acknowledged by carol at" in again.err) == (2, True)
+    assert again.code == 2
+    assert re.match("Incident .* was already acknowledged by carol at ", again.err)
     assert run("ack").code == 2
 
 
@@ -166,7 +168,7 @@ def test_a_test_tells_what_the_receiver_said(store: Store) -> None:
         alerter.join()
         assert (done.code, (done.out + done.err).strip()) == (code, told)
     unknown = run("test", "sms")
-    assert (unknown.code, "there are hook" in unknown.err) == (2, True)
+    assert (unknown.code, "existing receivers: hook" in unknown.err) == (2, True)
 
 
 def record(store: Store, outcome: str, error: str | None) -> None:

@@ -81,7 +81,7 @@ def test_each_tab_shows_what_it_counts_and_stands_in_the_address(served: Served,
         for tab, shown in (
             ("Pending", "1 of the last 3; 2 open an incident"),
             ("Silenced", "notifications withheld: inhibited: lag is open"),
-            ("History", "page 1 of 2, 60 in all"),
+            ("History", "page 1 of 2, 60 in total"),
             ("Deliveries", "HTTP 410 <b>bold</b><img src=x>"),
             ("Silences", "No silence is active"),
             ("Backtest", "Run the backtest"),

@@ -284,10 +284,10 @@ def test_a_pipeline_is_chosen_in_the_address_and_back_shows_all(url: str, browse
         page.goto(f"{url}/health?zone=UTC")
         page.get_by_role("link", name="chain").nth(1).click()  # the one of its emitters
         until(lambda: "pipeline=chain" in address(page), "the pipeline in the address")
-        expect(page.get_by_text("as far as chain goes")).to_be_visible()
+        expect(page.get_by_text("for chain")).to_be_visible()
         expect(page.locator("#health-only")).to_have_value("chain")
         page.go_back()
-        expect(page.get_by_text("as far as chain goes")).to_be_hidden()
+        expect(page.get_by_text("for chain")).to_be_hidden()
 
 
 def test_a_pipeline_that_is_none_is_said(url: str, browser: Browser) -> None:

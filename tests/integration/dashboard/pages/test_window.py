@@ -379,7 +379,7 @@ def test_what_is_not_a_window_of_anything_says_so(url: str, browser: Browser) ->
         page.goto(f"{url}/pipelines/nobody/windows/{rfc3339(closed())}")
         expect(page.get_by_text("There is no pipeline named nobody.")).to_be_visible()
         page.goto(f"{url}/pipelines/chain/windows/T-T")
-        expect(page.get_by_text("T-T is no time")).to_be_visible()
+        expect(page.get_by_text("T-T is not a time")).to_be_visible()
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -96,7 +96,7 @@ def test_send_says_why_the_mail_server_did_not_take_it(file: Path, mailbox: Mail
 
 
 def test_a_report_or_address_that_is_none_is_refused(file: Path, mailbox: Mailbox) -> None:
-    assert run("send", "weekly") == (2, f"No report is called weekly; there are daily. They are in {file}.")
+    assert run("send", "weekly") == (2, f"No report is named weekly; existing reports: daily. Reports are in {file}.")
     code, said = run("send", "daily", "--to", "a@b.example\r\nBcc: c@d.example")
     assert code == 2
     assert "Expected --to to be one mail address" in said

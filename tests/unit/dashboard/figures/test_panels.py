@@ -211,7 +211,7 @@ def test_the_targets_are_always_in_view() -> None:
     assert {shape.yref: shape.y0 for shape in near.layout.shapes} == {"y2": 5.0, "y3": 1.0}
     assert near.layout.yaxis2.range[1] > 5
     assert {shape.yref: shape.y0 for shape in far.layout.shapes} == {"y3": 1.0}
-    assert any("beyond this scale" in note.text for note in far.layout.annotations)
+    assert any("off the scale" in note.text for note in far.layout.annotations)
 
 
 def test_a_target_is_drawn_in_steps_by_the_definition_in_force() -> None:
@@ -291,7 +291,7 @@ def test_only_a_minute_with_evidence_of_no_messages_draws_zero() -> None:
     figure = panels_figure(made)
     assert known(traces(figure)["messages expected"].y) == [7.0, None, 0.0, None]
     assert known(traces(figure)["completed"].y) == [7.0, None, 0.0, None]
-    assert "no report says" in told(figure, "y")[1]
+    assert "unknown, no reports" in told(figure, "y")[1]
     assert "0 messages expected" in told(figure, "y")[2]
     assert "unknown" in told(figure, "y3")[1]
     blind = buckets.of_rollup(Rollup(windows=2, verdicts={"idle": 1, "unknown": 1}), START, 3_600, chain().graph)

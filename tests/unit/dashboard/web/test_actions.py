@@ -131,7 +131,7 @@ def test_a_backtest_reads_the_database_where_its_url_is_in_a_file_and_no_other_s
         ("import sys; sys.stderr.write('lagloss: no window\\n'); sys.exit(4)", NotEnoughData, "^no window$"),
         ("import sys; sys.stderr.write('lagloss: bad file\\n'); sys.exit(2)", BacktestFailed, "bad file$"),
         ("import os; os.abort()", BacktestFailed, "exit code -6"),
-        ("print('no json')", BacktestFailed, "no JSON document"),
+        ("print('no json')", BacktestFailed, "its output is not JSON"),
         ("print('x' * 100)", BacktestFailed, "Choose a shorter range"),
     ],
 )

@@ -249,9 +249,9 @@ def test_the_environment_describes_the_registry_of_each_cluster(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("variables", "problem"),
-    [({"URL": "registry:8081"}, "URL is not http"), ({"URL": "http://ann:geheim@registry"}, "URL is not http"),
-     ({"URL": "http://r", "CA_LOCATION": "/nowhere/ca.pem"}, "CA_LOCATION names /nowhere/ca.pem, which cannot be read"),
-     ({"URL": "http://r", "TOKEN_FILE": "/nowhere/token"}, "TOKEN_FILE names /nowhere/token"),
+    [({"URL": "registry:8081"}, "URL is not an http"), ({"URL": "http://ann:geheim@registry"}, "URL is not an http"),
+     ({"URL": "http://r", "CA_LOCATION": "/nowhere/ca.pem"}, "CA_LOCATION is /nowhere/ca.pem, which cannot be read"),
+     ({"URL": "http://r", "TOKEN_FILE": "/nowhere/token"}, "TOKEN_FILE is /nowhere/token"),
      ({"URL": "http://r", "PASSWORD": "a", "PASSWORD_FILE": "b"}, "PASSWORD and")],
 )  # fmt: skip
 def test_a_variable_that_cannot_be_used_is_named_without_a_secret(variables: dict[str, str], problem: str) -> None:

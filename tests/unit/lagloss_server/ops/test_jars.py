@@ -109,7 +109,7 @@ def test_a_folder_of_jars_that_another_user_filled_is_used_as_it_is(
     monkeypatch.setattr(jars, "_locked", denied)  # root in CI may write anywhere
     jars.ensure()
     (root / "spark" / "b-2.jar").write_bytes(b"jar")
-    with pytest.raises(JarsNotFetched, match="cannot be written"):
+    with pytest.raises(JarsNotFetched, match="cannot write"):
         jars.ensure()
 
 
