@@ -51,7 +51,7 @@ class NoMailServer(UsageError):
 
 
 class BadAddress(UsageError):
-    """Expected --to to be one mail address such as on-call@example.com, in ASCII; found {found!r}."""
+    """Expected --to to be one email address in ASCII, such as on-call@example.com; found {found!r}."""
 
 
 @app.command("list")
@@ -99,7 +99,7 @@ def check(
 def send(
     name: Annotated[str, typer.Argument(help="name of the report", metavar="NAME")],
     to: Annotated[
-        list[str] | None, typer.Option("--to", help="mail address, in place of all in the file; repeatable")
+        list[str] | None, typer.Option("--to", help="email address, instead of all in the file (repeatable)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:

@@ -170,7 +170,7 @@ def test_whoever_is_late_is_told_who_was_faster(served: Served, browser: Browser
         expect(form).to_be_visible()
         incident_actions.acknowledge(served.store, str(incident), "bob")
         form.get_by_role("button", name="Acknowledge the incident").click()
-        expect(form).to_contain_text("bob was faster")
+        expect(form).to_contain_text("bob acknowledged it at")
         page.keyboard.press("Escape")
         expect(form).to_be_hidden()
         expect(page.locator("#incident-content")).to_contain_text("acknowledged by bob")
@@ -312,7 +312,7 @@ def test_a_receiver_is_tested_by_way_of_a_running_alerter(database_url: str, bro
             page.locator("#test-receiver").click()
             page.get_by_role("option", name="webhook").click()
             page.get_by_role("button", name="Send a test").click()
-            expect(page.locator("#test-outcome")).to_contain_text("webhook took it")
+            expect(page.locator("#test-outcome")).to_contain_text("webhook accepted the test")
             expect(page.locator(".facts tbody tr")).to_contain_text("a test")
             receiver.answers = [410]
             page.get_by_role("button", name="Send a test").click()

@@ -344,7 +344,7 @@ def test_every_minute_without_a_verdict_says_why(url: str, browser: Browser, sta
 def test_the_neighbouring_minutes_are_a_step_away(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         page.goto(url + path(closed()))
-        page.get_by_role("link", name="minute after").click()
+        page.get_by_role("link", name="next minute").click()
         until(lambda: rfc3339(sealed()) in address(page), "the next minute")
         expect(page.locator("#window-verdict")).to_contain_text("sealed")
 

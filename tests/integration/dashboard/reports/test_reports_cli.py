@@ -99,7 +99,7 @@ def test_a_report_or_address_that_is_none_is_refused(file: Path, mailbox: Mailbo
     assert run("send", "weekly") == (2, f"No report is named weekly; existing reports: daily. Reports are in {file}.")
     code, said = run("send", "daily", "--to", "a@b.example\r\nBcc: c@d.example")
     assert code == 2
-    assert "Expected --to to be one mail address" in said
+    assert "Expected --to to be one email address" in said
     assert mailbox.mails == []
 
 

@@ -222,7 +222,7 @@ def test_errors_are_those_of_diff(seen: Seen) -> None:
 
     with pytest.raises(UnknownPipeline):
         run("nobody", "--window", "-5m")
-    with pytest.raises(NotEnoughData, match="no tally"):
+    with pytest.raises(NotEnoughData, match="has no tallies for window"):
         run(seen.name, "--window", "-2h")
     assert run(seen.name, "--window", "-5m", "--only", "lost") == EXIT_USAGE
     seen.tell("src.dead", [OffsetRange(0, 1 << 40, 1 << 40)])

@@ -96,7 +96,7 @@ def test_a_name_or_password_that_cannot_be_used_is_refused_with_what_is_expected
     for password in ("", "short", "x" * 1_001):
         with pytest.raises(BadPassword, match="12 to 1000"):
             users.add(store, "dora", "viewer", password)
-    with pytest.raises(UnknownUser, match="there is none yet"):
+    with pytest.raises(UnknownUser, match="no users exist yet"):
         users.set_password(store, "dora", PASSWORD)
     with pytest.raises(UnknownUser):
         users.set_role(store, "dora", "viewer")

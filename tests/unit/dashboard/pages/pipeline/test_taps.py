@@ -52,7 +52,7 @@ def test_a_tap_that_is_behind_says_by_how_much_and_what_it_did_not_read() -> Non
     for part in (
         *("waiting", "no answer <b>", "group sink", "of topic orders on east", "commits polled", "25 h behind"),
         *("5 excluded by its filter", "6 from before its first minute", "7 deleted before being read"),
-        *("12 no_id", "3@4711", "when it was asked"),
+        *("12 no_id", "3@4711", "at the time of the poll"),
     ):
         assert part in text, part
 

@@ -60,7 +60,7 @@ def test_the_talks_table_has_a_column_of_messages_out_of_order_only_if_there_are
 def test_where_no_beacon_was_read_the_table_says_why_reasons_are_not_known() -> None:
     shown = reasons_part(window_of(window(reasons_by_node=None)))
     assert cells(shown)[2::4] == ["unknown", "unknown"]
-    assert "tallies prove" in parts_of(shown, dmc.Text)[-1].children
+    assert "proven by tallies" in parts_of(shown, dmc.Text)[-1].children
     assert reasons_part(window_of(document(chain(), START_S))).children == "None."
 
 

@@ -104,9 +104,9 @@ def test_a_destination_that_delivers_by_commits_says_so_in_every_form(name: str)
     elif name == "csv":
         rows = list(csv.DictReader(io.StringIO(said)))
         assert [row["committed_by"] for row in rows] == ["chain.snk"] * 2 + [""] * (len(rows) - 2)
-        assert "committed by" not in other
+        assert "has committed" not in other
     else:
-        assert (said.replace("\\", "").count(line), other.count("delivered = ")) == (1, 0)
+        assert (said.replace("\\", "").count(line), other.count("has committed")) == (1, 0)
 
 
 def test_json_holds_every_figure_and_where_its_windows_are() -> None:

@@ -82,4 +82,4 @@ def test_documents_that_would_make_it_too_large_are_left_out_and_named(monkeypat
     arrived = mail([KEPT])
     assert [each.get_filename() for each in arrived.iter_attachments()] == ["clicks.pdf"]
     assert "clicks.csv" in body(arrived, "plain")
-    assert "Left out" in body(arrived, "html")
+    assert "Omitted because" in body(arrived, "html")

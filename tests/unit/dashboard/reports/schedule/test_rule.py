@@ -118,7 +118,7 @@ def test_the_last_time_is_the_one_before_the_next(now_s: int, rule: str) -> None
         ("FREQ=DAILY;BYHOUR=25", "expected an RFC 5545 rule such as"),
         ("FREQ=DAILY;BYHOUR=x", "expected an RFC 5545 rule such as"),
         ("FREQ=WEEKLY;BYDAY=XX", "expected an RFC 5545 rule such as"),
-        ("FREQ=MONTHLY;BYMONTH=2;BYMONTHDAY=30", "never comes"),
+        ("FREQ=MONTHLY;BYMONTH=2;BYMONTHDAY=30", "one that never does"),
         ("FREQ=DAILY;BYHOUR=8;BYMINUTE=0,30", "an hour apart"),
     ],
 )
