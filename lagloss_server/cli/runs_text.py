@@ -53,7 +53,7 @@ def runs_table(runs: Iterable[HourRun]) -> Table:
         "out",
         "lost",
         "late",
-        "duplicates",
+        "duplicated",
         "corrupted",
     )
     table = Table(*(Column(name, no_wrap=True) for name in names), "why", box=None)
@@ -102,7 +102,7 @@ def gantt_lines(hour_run: HourRun, now_ms: float, columns: int) -> Iterator[str]
     took = f" after {run.duration_words}" if run.has_ended else ""
     yield f"{run.dag} {run.run_id}, hour {hour_of(hour_run)}: {run.state}{took}{why}"
     if hour_run.hour is not None:
-        names = ("in", "out", "lost", "late", "duplicates", "corrupted")
+        names = ("in", "out", "lost", "late", "duplicated", "corrupted")
         yield "  " + ", ".join(f"{name} {cell}" for name, cell in zip(names, record_cells(hour_run.hour), strict=True))
     bars = bars_of(run, now_ms)
     longest = max((len(bar.each.label) for bar in bars), default=0)

@@ -119,8 +119,8 @@ class GroupAtRisk:
         return cls(group.node, group.group, min(ahead.values(), default=now_s), messages, len(ahead), deleted)
 
     def words(self, now_s: float, clock: Callable[[float], str]) -> str:
-        """Describe it: `12,000 messages of enrich at 3 partitions are deleted unread from 14:20 UTC on, in 43 min,
-        unless it catches up`. `clock` formats a moment (epoch s)."""
+        """Describe it: `12,000 messages of enrich in 3 partitions are deleted unread starting at 14:20 UTC, in 43 min,
+        unless the group catches up`. `clock` formats a time (epoch s)."""
         parts = []
         if self.partitions:
             in_s = self.loss_s - now_s

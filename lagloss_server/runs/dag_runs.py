@@ -149,7 +149,7 @@ class DagRun:
 
     @property
     def duration_words(self) -> str:
-        """Return how long it took, as people read it: `24.5 s`, or `1.1 s (again)` of a rerun."""
+        """Return how long it took, as people read it: `24.5 s`, or `1.1 s (rerun)` of a rerun."""
         took = fmt.duration(self.duration_ms)
         return f"{took} (rerun)" if self.is_rerun and self.has_ended else took
 

@@ -137,7 +137,7 @@ def _tiles(stats: JobStats) -> list[tuple[str, str, str]]:
         else (fmt.NOTHING, "no deadline declared")
     )
     return [
-        ("Succeeded", fmt.percent(stats.success_rate), f"of {fmt.counted(stats.runs, 'run')} completed"),
+        ("Succeeded", fmt.percent(stats.success_rate), f"of {fmt.counted(stats.runs, 'completed run')}"),
         ("Deadline met", *deadline),
         ("MTTR", fmt.duration_s(stats.repairs.mttr_s), _repaired(stats.repairs)),
         ("Median duration", fmt.duration_s(stats.median_s), "of successful runs"),

@@ -78,7 +78,7 @@ def opened(page: Page, url: str) -> Page:
 def test_the_page_says_what_is_at_risk_and_how_each_group_stands(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         groups = opened(page, url).locator("#pipeline-groups")
-        expect(groups).to_contain_text("12,000 messages of chain.mid at 3 partitions are deleted unread from ")
+        expect(groups).to_contain_text("12,000 messages of chain.mid in 3 partitions are deleted unread starting at ")
         expect(groups).to_contain_text("1 message of chain.<b>snk</b> deleted unread in this range")
         mid = groups.locator("tr", has=page.get_by_role("rowheader", name="mid"))
         for words in (

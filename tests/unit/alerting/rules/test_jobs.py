@@ -93,7 +93,7 @@ def test_a_failure_lasts_until_a_run_over_the_same_hour_succeeds() -> None:
     failed, later = run(1, "failed", 10), run(0)
     assert text_of(seen(with_job(), [failed, later], 12), "run-failed/scores") is not None
     again = replace(failed, state="running", ended_ms=None)
-    assert "runs again" in (text_of(seen(with_job(), [again, later], 12), "run-failed/scores") or "")
+    assert "is running again" in (text_of(seen(with_job(), [again, later], 12), "run-failed/scores") or "")
     repaired = replace(failed, state="success", ended_ms=1_000 * END_S)
     assert text_of(seen(with_job(), [repaired, later], 12), "run-failed/scores") is None
     assert text_of(seen(with_job(), [run(30, "failed")], 12), "run-failed/scores") is None

@@ -356,7 +356,7 @@ def test_duplicates_and_dead_letters_say_where() -> None:
     (place,) = rule_of(definition, "duplicates/checkpoint/mid.in").where([window_of(bad)])
     assert (place.kind, place.name, place.share) == ("checkpoint", "mid.in", 1.0)
     assert breaches(definition, "dead-letters/node/mid", {0: bad}) == {0}
-    assert rule_of(definition, "dead-letters").where([window_of(bad)])[0].text == "100 dead letters, 83.3 % of them"
+    assert rule_of(definition, "dead-letters").where([window_of(bad)])[0].text == "100 dead letters, 83.3 % of all"
     assert [place.name for place in rule_of(definition, "dead-letters/node/mid").where([window_of(bad)])] == [
         "mid.dead"
     ]

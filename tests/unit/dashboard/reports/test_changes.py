@@ -105,7 +105,7 @@ def test_too_little_known_is_said(windows: int) -> None:
     before = structs.replace(week(), windows=windows, verdicts={"ok": windows})
     (said,) = what_changed(of_days(day(), before=before))
     share = "0 %" if not windows else "50 %"
-    assert said == f"Not enough data to compare with 2026-W45: {share} of the minutes of 2026-W45 have a verdict."
+    assert said == f"Not enough data to compare with 2026-W45: only {share} of the minutes of 2026-W45 have a verdict."
 
 
 def test_ranges_without_messages_are_not_compared() -> None:

@@ -48,7 +48,7 @@ def test_a_gantt_chart_has_a_bar_for_each_try_in_its_time() -> None:
         "scores r-1, hour 2026-11-26 11:00–12:00: failed after 10 min: "
         "publish and 1 more failed after 2 tries although aggregate succeeded"
     )
-    assert records == "  in 12,000, out 11,990, lost 10–12, late 7, twice –, corrupted 0"
+    assert records == "  in 12,000, out 11,990, lost 10–12, late 7, duplicated –, corrupted 0"
     drawn = [line.split("|")[1] for line in bars[:3]]
     width = len(drawn[0])
     assert {len(line) for line in drawn} == {width}

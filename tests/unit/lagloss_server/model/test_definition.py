@@ -127,7 +127,7 @@ def test_a_sample_is_told_as_that_share_of_all_hashes_and_never_as_none(share: s
         (HEAD + "  nodes:\n    - {name: a, group: ''}\n", 6, "expected a group name of 1 to 255 characters"),
         (HEAD + "  nodes:\n    - {name: a, to: [b], group: g}\n    - {name: b, group: g}\n", 4, "found g at several"),
         (HEAD + "  nodes:\n    - {name: a, queue: db-queue}\n", 6, "expected an HTTP or HTTPS URL"),
-        (HEAD + "  nodes:\n    - {name: a, group: g, queue: 'http://q/1/g'}\n", 4, "at a, found both"),
+        (HEAD + "  nodes:\n    - {name: a, group: g, queue: 'http://q/1/g'}\n", 4, "for a, found both"),
         (HEAD + "  nodes: [{name: a\n", 6, "expected YAML"),
         ("[]", 1, "document: expected a mapping, found an empty list"),
         ("", 1, "document: expected a mapping, found null"),

@@ -62,7 +62,7 @@ def test_a_run_processes_its_data_interval_or_the_whole_span_before_it(
 def test_a_run_that_was_cleared_took_what_its_last_attempt_did_and_counts_in_no_median() -> None:
     tries = [attempt("aggregate", 1, "success", 0, 9), attempt("publish", 4, "success", 30, 31)]
     cleared = replace(run(12, "success", 31, *tries), started_ms=tries[1].started_ms)
-    assert (cleared.is_rerun, cleared.duration_words) == (True, "1 min (again)")
+    assert (cleared.is_rerun, cleared.duration_words) == (True, "1 min (rerun)")
     whole = run(13, "success", 10, attempt("aggregate", 1, "success", 0, 10, 13 * HOUR_S))
     assert (whole.is_rerun, whole.duration_words) == (False, "10 min")
     assert stats_of(JOB, [cleared, whole], 14 * HOUR_S).median_s == 600
