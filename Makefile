@@ -29,22 +29,22 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(VENV)/.development $(JARS)/.complete ## install everything into .venv and .jars (goes on where it was interrupted)
+setup: $(VENV)/.development $(JARS)/.complete ## install everything into .venv and .jars (resumes if interrupted)
 
 .PHONY: demo
-demo: $(VENV)/.project $(JARS)/.complete ## run the main job and show injected losses beside measured ones; MINUTES=4 ends by itself
+demo: $(VENV)/.project $(JARS)/.complete ## run the demo and compare injected with measured losses; MINUTES=4 stops after 4 minutes
 	@$(BIN)/lagloss demo $(if $(MINUTES),--minutes $(MINUTES))
 
 .PHONY: demo-batch
-demo-batch: $(VENV)/.project $(JARS)/.complete ## run the batch pipeline with S3 and Airflow, and show faults beside what was measured; MINUTES=6
+demo-batch: $(VENV)/.project $(JARS)/.complete ## run the batch pipeline with S3 and Airflow and compare injected faults with measurements; MINUTES=6
 	@$(BIN)/python -m pipeline_under_test.batch demo $(if $(MINUTES),--minutes $(MINUTES))
 
 .PHONY: scenarios
-scenarios: setup ## run all of scenarios/, each with faults at their times, on real servers (about half an hour)
+scenarios: setup ## run all of scenarios/, each with scheduled faults, on real servers (about 30 minutes)
 	@$(BIN)/python -m pipeline_under_test scenario --all
 
 .PHONY: experiments
-experiments: setup ## measure what safe answers, round trips, retries, kills and scaling by CPU cost; writes docs/images/*.svg (about 35 minutes)
+experiments: setup ## measure the cost of acknowledgements, round trips, retries, kills and CPU-based scaling; writes docs/images/*.svg (about 35 minutes)
 	@for name in ingest expel retry delivery cpu-misleads premature-scale-in; do \
 		$(BIN)/python -m pipeline_under_test.experiments $$name --out docs/images/$$name.svg; done
 
@@ -55,7 +55,7 @@ WORKERS ?= 3
 PROCESSES := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
-test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
+test: setup ## run the tests on real servers (under 10 minutes); SLOW=1 adds tests with killed processes and outages (as in CI)
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(PROCESSES)
 
 # By default these tests draw a fraction of this.
@@ -66,11 +66,11 @@ RANDOM_TESTS := $(addprefix tests/integration/,aggregator/test_crash_histories.p
 	collector/test_any_body.py) tests/unit/lagloss_server/blame/test_causes.py
 
 .PHONY: histories
-histories: setup ## run the tests of random histories and records with many more seeds than `make test` (about half an hour)
+histories: setup ## run the tests of random histories and records with many more seeds than `make test` (about 30 minutes)
 	@$(MANY) $(BIN)/python -m pytest $(PROCESSES) $(RANDOM_TESTS)
 
 .PHONY: test-tools
-test-tools: $(VENV)/.project ## install what some tests need: programs outside Python (as root, or by sudo), LocalStack and Airflow
+test-tools: $(VENV)/.project ## install what some tests need: system packages (as root or with sudo), LocalStack and Airflow
 	@$(PYTHON) tests/programs.py
 	@$(BIN)/python -m tests.support.kafka_connect
 	@$(BIN)/python -m tests.support.spark_archive
@@ -78,7 +78,7 @@ test-tools: $(VENV)/.project ## install what some tests need: programs outside P
 	@$(BIN)/python -m pipeline_under_test.batch.airflow
 
 .PHONY: unit
-unit: $(VENV)/.development ## run the tests that need no server (a minute or two)
+unit: $(VENV)/.development ## run the tests that need no server (one to two minutes)
 	@$(BIN)/python -m pytest -q -m "not servers" $(PROCESSES)
 
 .PHONY: lint
@@ -89,24 +89,24 @@ lint: $(VENV)/.development ## check format, lint, types and layers
 	@$(BIN)/lint-imports
 
 .PHONY: format
-format: $(VENV)/.development ## format the code and fix what can be fixed
+format: $(VENV)/.development ## format the code and apply automatic fixes
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: setup ## measure how fast windows close, live numbers, intake, paging, and the dashboard on generated databases
+bench: setup ## run the benchmarks: closing windows, live numbers, intake, paging, and the dashboard on generated databases
 	@$(BIN)/python -m benchmarks
 
 .PHONY: backtest
-backtest: setup ## hold the default alerting rules against 30 generated days and all scenarios, and print the table
+backtest: setup ## evaluate the default alerting rules on 30 generated days and all scenarios, and print a table
 	@$(BIN)/python -m benchmarks.backtest
 
 .PHONY: screenshots
-screenshots: setup ## take the pictures of README and docs anew, from a demo in a real browser (some minutes)
+screenshots: setup ## retake the screenshots of README and docs from a demo in a real browser (a few minutes)
 	@$(BIN)/python -m docs.make_screenshots
 
 .PHONY: lock
-lock: $(VENV)/.development ## write the locks anew from pyproject.toml and lagloss_server/ops/jars.py; UPGRADE=1 takes newer versions
+lock: $(VENV)/.development ## regenerate the lock files from pyproject.toml and lagloss_server/ops/jars.py; UPGRADE=1 selects newer versions
 	@$(UV_COMPILE) $(RUN_TIME:%=--group %) -o requirements.txt
 	@$(UV_COMPILE) $(RUN_TIME:%=--group %) --group dev -c requirements.txt -o requirements-dev.txt
 	@$(UV_COMPILE) --group build -c requirements.txt -o requirements-build.txt
@@ -115,12 +115,12 @@ lock: $(VENV)/.development ## write the locks anew from pyproject.toml and laglo
 	@$(BIN)/python -m lagloss_server.ops.jars --lock
 
 .PHONY: wheels
-wheels: $(VENV)/.project ## write the wheels lagloss and lagloss-server into dist/
+wheels: $(VENV)/.project ## build the wheels lagloss and lagloss-server into dist/
 	@for name in lagloss lagloss-server; do \
 		(cd packaging/$$name && '$(CURDIR)/$(BIN)/hatchling' build --target wheel --directory '$(CURDIR)/dist'); done
 
 .PHONY: images
-images: ## build the images of a release with docker: BASE=python:3.11-slim-bookworm@sha256:…, IMAGE=registry.example.com/lagloss
+images: ## build the release images with docker: BASE=python:3.11-slim-bookworm@sha256:…, IMAGE=registry.example.com/lagloss
 	@[[ '$(BASE)' == ?*@sha256:* ]] || { echo "images: expected BASE=NAME:TAG@sha256:…, since a tag may be moved; found" \
 		"'$(BASE)'. 'docker buildx imagetools inspect NAME:TAG' shows the digest" >&2; exit 2; }
 	docker build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target services -t '$(IMAGE):$(VERSION)' .
@@ -131,16 +131,16 @@ sbom: setup ## write bills of materials (CycloneDX) of the wheels and images int
 	@$(BIN)/python -P packaging/sbom.py dist
 
 .PHONY: audit
-audit: $(VENV)/.development ## look for known vulnerabilities of the locked Python packages (needs advisories from the network)
+audit: $(VENV)/.development ## check the locked Python packages for known vulnerabilities (downloads advisories)
 	@$(BIN)/python -P .ci/audit.py
 
 .PHONY: clean
-clean: ## remove caches and what builds left
+clean: ## remove caches and build output
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 .PHONY: clean-all
-clean-all: clean ## remove .venv, .jars and .tools, too
+clean-all: clean ## also remove .venv, .jars and .tools
 	@rm -rf $(VENV) $(JARS) .tools
 
 # The stamps lie inside what they speak of: who deletes the folder deletes the stamp. Each is written last, so an

@@ -35,23 +35,23 @@ _STATUS_NUMBERS: Final[dict[Status, int]] = {
 _NEWEST: Final[tuple[tuple[str, str, Callable[[PartitionLag], float | None]], ...]] = (
     (
         "offsets",
-        "Offsets by which a node's consumer group is behind the end of the log; messages that wait in its queue",
+        "Offsets by which a node's consumer group is behind the end of the log; for a queue, messages waiting in it",
         lambda lag: lag.offsets,
     ),
     (
         "seconds",
-        "Age of the event time of the record it consumes next",
+        "Age of the event time of the next record to consume",
         lambda lag: None if lag.behind_ms is None else lag.behind_ms / 1_000,
     ),
-    ("in_flight", "Messages of a node's queue that are received and not deleted", lambda lag: lag.in_flight),
+    ("in_flight", "Messages of a node's queue that are received but not deleted", lambda lag: lag.in_flight),
     (
         "commits_per_second",
-        "Offsets per second that the group commits, over 5 minutes",
+        "Offsets committed per second by the group, over 5 minutes",
         lambda lag: None if lag.progress is None else lag.progress.velocity.commits_per_s,
     ),
     (
         "appends_per_second",
-        "Offsets per second that are appended, over 5 minutes",
+        "Offsets appended per second, over 5 minutes",
         lambda lag: None if lag.progress is None else lag.progress.velocity.appends_per_s,
     ),
     (
@@ -63,14 +63,14 @@ _NEWEST: Final[tuple[tuple[str, str, Callable[[PartitionLag], float | None]], ..
     ),
     (
         "loss_timestamp_seconds",
-        "When retention deletes the first message unread at the earliest, at these rates, in seconds since the epoch",
+        "Earliest time at which retention deletes an unread message at the current rates, in seconds since the epoch",
         lambda lag: (
             None if (progress := lag.progress) is None or progress.loss_ms is None else progress.loss_ms / 1_000
         ),
     ),
     (
         "at_risk_offsets",
-        "Offsets that wait from the first message on that is deleted unread at these rates",
+        "Waiting offsets from the first one that retention will delete unread at the current rates",
         lambda lag: None if lag.progress is None else lag.progress.at_risk,
     ),
 )
@@ -94,7 +94,7 @@ class _ConsumerLags(Collector):
             yield gauge
         members = GaugeMetricFamily("lagloss_consumer_group_members", "Consumers in a node's group", labels=_GROUP)
         state = GaugeMetricFamily(
-            "lagloss_consumer_group_state", "1 for the state that the group is in", labels=(*_GROUP, "state")
+            "lagloss_consumer_group_state", "1 for the current state of the group", labels=(*_GROUP, "state")
         )
         for group, lags in self.groups.items():
             members.add_metric(group, lags.members)
@@ -112,46 +112,51 @@ class AggregatorMetrics:
             registry=self.registry,
         )
         self._revised = Counter(
-            "lagloss_windows_revised", "Closings that changed a window's result", registry=self.registry
+            "lagloss_windows_revised", "Times that closing a window again changed its result", registry=self.registry
         )
         self.late_for_sealed = Counter(
             "lagloss_late_for_sealed_windows",
-            "Changes of tallies of sealed windows",
+            "Changes to tallies of sealed windows",
             registry=self.registry,
         )
         self.proofs_checked = Counter(
-            "lagloss_proofs_checked", "Proven windows that were also read", registry=self.registry
+            "lagloss_proofs_checked", "Proven windows whose beacons were also read, as a check", registry=self.registry
         )
         self.proofs_refuted = Counter(
-            "lagloss_proofs_refuted", "Checked proofs that the beacons contradicted", registry=self.registry
+            "lagloss_proofs_refuted", "Checked proofs contradicted by the beacons", registry=self.registry
         )
         self._wait = Histogram(
             "lagloss_closing_wait_seconds",
-            "Time from when a window was due, or last changed, to its commit; 0 if it was closed early",
+            "Time from when a window was due or last changed until its commit; 0 if it was closed early",
             buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900),
             registry=self.registry,
         )
         self._beacons = Counter("lagloss_beacons_read", "Beacons read to close windows", registry=self.registry)
         self._records = Counter(
-            "lagloss_block_records_read", "Records of the beacons topic that reads spanned", registry=self.registry
+            "lagloss_block_records_read", "Records of the beacons topic within the ranges read", registry=self.registry
         )
         self._bytes = Counter(
-            "lagloss_block_bytes_read", "Bytes of blocks that were read to close windows", registry=self.registry
+            "lagloss_block_bytes_read", "Bytes of blocks read to close windows", registry=self.registry
         )
         self._seconds = Histogram(
-            "lagloss_closing_seconds", "Time one read of due windows took until its commit", registry=self.registry
+            "lagloss_closing_seconds", "Time to read due windows and commit their results", registry=self.registry
         )
         self.bad_records = Gauge(
-            "lagloss_bad_records", "Records set aside, by topic and reason", ["topic", "reason"], registry=self.registry
+            "lagloss_bad_records",
+            "Quarantined records, by topic and reason",
+            ["topic", "reason"],
+            registry=self.registry,
         )
         self._waiting = Gauge(
             "lagloss_waiting_seconds",
-            "Time since following or closing stopped, by the server that is waited for; 0 in normal operation",
+            "Time since consuming reports or closing windows stopped, by unavailable server; 0 in normal operation",
             ["server"],
             registry=self.registry,
         )
         self.caught_up_seconds = Gauge(
-            "lagloss_reports_lag_seconds", "Time since all reports were last consumed", registry=self.registry
+            "lagloss_reports_lag_seconds",
+            "Time since the consumer of reports was last caught up",
+            registry=self.registry,
         )
         self.clock_skew_seconds = Gauge(
             "lagloss_clock_skew_seconds",
@@ -160,7 +165,7 @@ class AggregatorMetrics:
         )
         self.disk_free_ratio = Gauge(
             "lagloss_disk_free_ratio",
-            "Share that is free of the fuller disk of the data directory, of its blocks or its inodes",
+            "Free share of the data directory's disk: blocks or inodes, whichever is lower; the fullest of its disks",
             registry=self.registry,
         )
         self.disk_free_ratio.set(math.nan)  # unknown until the service has a directory
@@ -168,29 +173,36 @@ class AggregatorMetrics:
         self.set_aside = SetAsideCounts(self.registry)
         self.deferred = Gauge(
             "lagloss_deferred_pipelines",
-            "Pipelines whose reports crowd those of the others, or whose definition is set aside: followed later",
+            "Pipelines whose reports are deferred: too many at once, or an unreadable definition",
             registry=self.registry,
         )
         self.rollups_dirty = Gauge(
-            "lagloss_rollups_dirty", "Hours and days that are over and marked for a roll-up", registry=self.registry
+            "lagloss_rollups_dirty", "Past hours and days marked for a roll-up", registry=self.registry
         )
-        self.rollups = Counter("lagloss_rollups_computed", "Hours and days rolled up", registry=self.registry)
+        self.rollups = Counter(
+            "lagloss_rollups_computed", "Roll-ups computed for hours and days", registry=self.registry
+        )
         self.days_dropped = Counter(
-            "lagloss_days_dropped", "Day partitions dropped whole, by table", ["table"], registry=self.registry
+            "lagloss_days_dropped", "Day partitions dropped, by table", ["table"], registry=self.registry
         )
-        self.days_kept = Gauge("lagloss_days_kept", "Day partitions kept", ["table"], registry=self.registry)
+        self.days_kept = Gauge(
+            "lagloss_days_kept", "Day partitions that exist, by table", ["table"], registry=self.registry
+        )
         self.rows_pruned = Counter(
-            "lagloss_rows_pruned", "Rows deleted from tables without partitions", ["table"], registry=self.registry
+            "lagloss_rows_pruned",
+            "Rows deleted from tables without partitions, by table",
+            ["table"],
+            registry=self.registry,
         )
 
         self.consumer_lag_failures = Counter(
             "lagloss_consumer_lag_failures",
-            "Rounds in which some consumer lag could not be read",
+            "Rounds in which a consumer lag could not be read",
             registry=self.registry,
         )
         self._deleted_unread = Counter(
             "lagloss_consumer_lag_deleted_unread",
-            "Offsets that retention deleted before the node's consumer group had committed past them",
+            "Offsets deleted by retention before the node's consumer group committed past them",
             _PARTITION,
             registry=self.registry,
         )

@@ -30,15 +30,15 @@ _SERVERS: Final[Mapping[str, Server]] = {"Kafka": "kafka", "PostgreSQL": "postgr
 
 
 class LeaseHeld(Exception):
-    """Another aggregator works."""
+    """Another aggregator is active."""
 
 
 class DatabaseRestored(RuntimeError):
-    """PostgreSQL stands behind what was committed to it: an older backup was restored. Follow again from there."""
+    """PostgreSQL is behind the committed position: an older backup was restored. Consume again from its position."""
 
 
 class TopicRecreated(RuntimeError):
-    """A topic was deleted and created anew meanwhile: no offset that is known holds. Begin anew."""
+    """A topic was deleted and recreated, so all stored offsets are invalid. Start again from its beginning."""
 
 
 _SERVER_STATES: Final = ("08", "40", "53", "57", "58")

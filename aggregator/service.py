@@ -76,7 +76,7 @@ class Aggregator:
         self.turns = Turns()
         self._clock = JudgementClock()
         self.metrics.disk_free_ratio.set_function(lambda: free_share(settings.data_dir))
-        self._work_loop = WatchedLoop("the work", TURN_LIMIT_S)
+        self._work_loop = WatchedLoop("the main loop", TURN_LIMIT_S)
         self.metrics.waiting(self.outage)
         self.set_aside: Callable[[], Sequence[str]] = tuple
         """Return the names of what is set aside."""
@@ -106,7 +106,7 @@ class Aggregator:
 
     def health_note(self) -> str:
         """Return the text of a /healthz that is well: what is set aside or deferred, and a disk that gets full."""
-        notes = {"set aside": self.set_aside(), "deferred": sorted(self.deferred())}
+        notes = {"failed or unreadable": self.set_aside(), "deferred": sorted(self.deferred())}
         shown = (f"{what}: {some_of(names)}" for what, names in notes.items() if names)
         return "; ".join(["ok", *shown, *self._disk_note()])
 
@@ -217,7 +217,7 @@ class Aggregator:
                 self._work_loop.finished()
                 session.check()
                 if reports.topic_id() != reports_id:
-                    raise TopicRecreated(f"{self._reports} was created anew")
+                    raise TopicRecreated(f"{self._reports} was recreated")
                 feed.check()
                 now_ms = self._clock.now_ms()
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)

@@ -131,7 +131,7 @@ class SetAside:
         """Set an item aside, with the first line of what went wrong."""
         now_ms = int(time.time() * 1000)
         facts = {"exc_info": error} if isinstance(error, BaseException) else {"why": error}
-        log.error("set aside", kind=item.kind, pipeline=item.pipeline, item=item.name, **facts)
+        log.error("work failed", kind=item.kind, pipeline=item.pipeline, item=item.name, **facts)
         row = {"kind": item.kind, "pipeline": item.pipeline, "item": item.name, "failed_at": now_ms, "tries": 1}
         row["error"] = _first_line(error) if isinstance(error, BaseException) else error
         table = tables.table_of(tables.SetAsideRow)
@@ -151,7 +151,7 @@ class SetAside:
             )
             for item in done_items:
                 self.retry_at.pop(item, None)
-                log.info("no longer set aside", kind=item.kind, pipeline=item.pipeline, item=item.name)
+                log.info("work recovered", kind=item.kind, pipeline=item.pipeline, item=item.name)
 
     def counts(self) -> dict[str, int]:
         unreadable = Counter(row.kind for row in RESULTS)

@@ -135,7 +135,7 @@ class AlertingFile(Strict):
             for index, name in enumerate(names)
             if name in names[:index]
         )
-        declared = ", ".join(names) or "none is declared"
+        declared = ", ".join(names) or "none declared"
         refuse(
             [
                 *twice,

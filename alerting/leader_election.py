@@ -77,7 +77,7 @@ def leading(
             return
         for channel in (WINDOWS_CHANNEL, ALERTS_CHANNEL):
             session.execute(f"LISTEN {channel}")
-        _log.info("leading")
+        _log.info("became_leader")
         yield Leadership(lease)
 
 
@@ -88,7 +88,7 @@ def _await(lead: Lease, stop: threading.Event, stand_by: Callable[[], None]) -> 
         if lead.acquire():
             return True
         if not has_said:
-            _log.info("standing_by", why="another alerter leads")
+            _log.info("waiting_for_leadership", why="another alerter is the leader")
             has_said = True
         stop.wait(TRY_S)
     return False

@@ -16,7 +16,9 @@ class AlertingMetrics:
     def __init__(self) -> None:
         self.registry = registry_of("alerting")
         self.set_aside = SetAsideCounts(self.registry)
-        self.leading = Gauge("lagloss_alerting_leading", "1 if this alerter leads, else 0", registry=self.registry)
+        self.leading = Gauge(
+            "lagloss_alerting_leading", "1 if this alerter is the leader, else 0", registry=self.registry
+        )
         self.incidents = Gauge(
             "lagloss_alerting_incidents_open",
             "Open incidents, by pipeline, kind of rule and severity",
@@ -48,16 +50,16 @@ class AlertingMetrics:
         )
         self._notifications = Counter(
             "lagloss_alerting_notifications",
-            "Attempts to notify, by receiver and outcome: sent, failed (for good) or retried",
+            "Attempts to notify, by receiver and outcome: sent, failed (permanently) or retried",
             ["receiver", "outcome"],
             registry=self.registry,
         )
         self._sending = Histogram(
-            "lagloss_alerting_sending_seconds", "Time a receiver took to answer", ["receiver"], registry=self.registry
+            "lagloss_alerting_sending_seconds", "Time a receiver took to respond", ["receiver"], registry=self.registry
         )
         self._delivery = Histogram(
             "lagloss_alerting_delivery_seconds",
-            "Time from the commit of an incident's change to the receiver's answer",
+            "Time from the commit of an incident's change to the receiver's response",
             ["receiver"],
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3_600),
             registry=self.registry,

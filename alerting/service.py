@@ -107,14 +107,14 @@ class Alerter:
                         self._lead_on(lead)
             except LaglossError as error:  # the tables are of another version, until somebody migrates
                 self.trouble = str(error)
-                _log.error("tables_of_another_version", error=self.trouble)
+                _log.error("table_version_mismatch", error=self.trouble)
                 self._stop.wait(TABLES_PAUSE_S)
             except Exception as error:
                 failures += 1
                 wait_s = pause_s(failures)
                 if isinstance(error, AWAY):
-                    self.trouble = f"PostgreSQL is away: {type(error).__name__}"
-                    _log.warning("database_away", error=type(error).__name__, again_in_s=wait_s)
+                    self.trouble = f"PostgreSQL is unavailable: {type(error).__name__}"
+                    _log.warning("database_unreachable", error=type(error).__name__, again_in_s=wait_s)
                 else:  # a fault of ours: another alerter may lead meanwhile
                     self.trouble = f"failed: {type(error).__name__}: {error}"
                     _log.exception("alerter_failed", again_in_s=wait_s)
@@ -140,7 +140,7 @@ class Alerter:
             except AWAY:
                 raise
             except Exception as error:  # the leader logs the details
-                _log.warning("not_read_along", pipeline=name, error=type(error).__name__)
+                _log.warning("stand_by_read_failed", pipeline=name, error=type(error).__name__)
 
     def _is_well(self) -> bool:
         """Return whether this alerter can lead: one whose loop hangs leaves that to another."""
@@ -187,7 +187,7 @@ class Alerter:
         except AWAY:
             raise
         except Exception:
-            _log.exception("due_not_found")
+            _log.exception("due_pipelines_read_failed")
             self._evaluator.unsettle()
             return versions
 
@@ -199,7 +199,7 @@ class Alerter:
         except AWAY:
             raise
         except Exception:
-            _log.exception("lossy_not_found")
+            _log.exception("lossy_windows_read_failed")
             return ()
 
     def _evaluate_news(self, lead: Leadership, closed: Mapping[str, Collection[int]]) -> Collection[str]:
@@ -211,7 +211,7 @@ class Alerter:
         except Exception as error:
             if isinstance(error, AWAY):
                 lead.confirm()
-            _log.exception("news_not_assessed", pipelines=len(closed))
+            _log.exception("news_assessment_failed", pipelines=len(closed))
             return closed
         for findings in news.findings:
             if self._stop.is_set():

@@ -39,7 +39,7 @@ def main() -> int:
             database_url=settings.database_url,
             spool_dir=settings.spool_dir,
         )
-        port = choose_port("The collector", settings.collector_port)
+        port = choose_port("the collector", settings.collector_port)
     except LaglossError as error:
         print(f"collector: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code

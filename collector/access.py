@@ -66,16 +66,16 @@ class Access:
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if not scheme:
             if not self.is_local(request):
-                raise _unauthorised("expected a token: only clients on this machine may do without")
+                raise _unauthorised("expected a bearer token: only clients on this machine can connect without one")
             return Caller(None)
         if scheme.lower() != "bearer":
-            raise _unauthorised("expected the scheme Bearer")
+            raise _unauthorised("expected the authorization scheme Bearer")
         token = recognise(text.strip(), (await self._snapshot()).tokens)
         if token is None:
             await self.knowledge.refresh(ASK_AGAIN_S)
             token = recognise(text.strip(), (await self._snapshot()).tokens)
         if token is None:
-            raise _unauthorised("expected a token that holds; `lagloss token create` makes one")
+            raise _unauthorised("expected a valid token; create one with `lagloss token create`")
         return Caller(token)
 
     def is_local(self, request: Request) -> bool:
@@ -90,14 +90,20 @@ class Access:
         """
         if caller.token is None:
             if not self.knowledge.is_open and pipeline in (await self._snapshot()).guarded:
-                raise _unauthorised(f"{pipeline} has tokens: expected one of them")
+                raise _unauthorised(f"expected a token of {pipeline}")
             if needs == "delete":
-                raise _unauthorised("expected a token of scope admin; `lagloss token create --scope admin` makes one")
+                raise _unauthorised(
+                    "expected a token of scope admin; create one with `lagloss token create --scope admin`"
+                )
             return
         if caller.token.pipeline != pipeline:
-            raise Problem(403, "Not allowed", f"this token is of {caller.token.pipeline}, not of {pipeline}")
+            raise Problem(403, "Not allowed", f"expected a token of {pipeline}, found one of {caller.token.pipeline}")
         if needs in ("admin", "delete") and caller.token.scope != "admin":
-            raise Problem(403, "Not allowed", "expected a token of scope admin")
+            raise Problem(
+                403,
+                "Not allowed",
+                "expected a token of scope admin; create one with `lagloss token create --scope admin`",
+            )
 
     async def pipeline(
         self, caller: Caller, name: str, checkpoints: Collection[str] = frozenset(), *, may_wait: bool = False
@@ -119,15 +125,15 @@ class Access:
         if (unreadable := snapshot.waiting.get(name)) is not None:
             if may_wait:
                 return None
-            raise busy(f"{name} waits: {unreadable} is set aside")
+            raise busy(f"{name} is waiting: cannot read {unreadable}")
         pipeline = snapshot.pipelines.get(name)
         if pipeline is None or not pipeline.checkpoints.issuperset(checkpoints):
             await self.knowledge.refresh(ASK_AGAIN_S)
             pipeline = (await self._snapshot()).pipelines.get(name)
         if pipeline is None and self.knowledge.error is not None:
-            raise busy(f"{name} is unknown, and PostgreSQL cannot be asked")
+            raise busy(f"{name} is unknown, and PostgreSQL cannot be reached to look it up")
         if pipeline is None:
-            raise Problem(404, "Unknown pipeline", f"no pipeline is called {name}; `lagloss apply` adds one")
+            raise Problem(404, "Unknown pipeline", f"no pipeline is named {name}; add one with `lagloss apply`")
         return pipeline
 
     async def pipelines_of_dags(self, caller: Caller, dags: Collection[str]) -> dict[str, list[str]]:
@@ -142,7 +148,7 @@ class Access:
             await self.knowledge.refresh(ASK_AGAIN_S)
             snapshot = await self._snapshot()
         if (unreadable := snapshot.waiting.get(caller.tenant)) is not None:
-            raise busy(f"{caller.tenant} waits: {unreadable} is set aside")
+            raise busy(f"{caller.tenant} is waiting: cannot read {unreadable}")
         names: dict[str, list[str]] = {}
         for name, pipeline in snapshot.pipelines.items():
             if name == caller.tenant or (caller.token is None and name not in snapshot.guarded):
@@ -189,13 +195,17 @@ class Access:
     async def _hit(self, what: str, whose: str, rate: int, amount: int, paid: int = 0) -> None:
         allowed = rate * RATE_WINDOW_S
         if amount > allowed:
-            raise Problem(413, "Too much at once", f"expected at most {allowed} {what} in {RATE_WINDOW_S} s")
+            raise Problem(
+                413,
+                "Request exceeds the rate limit",
+                f"expected up to {allowed} {what} in {RATE_WINDOW_S} s; send less per request",
+            )
         item = RateLimitItemPerSecond(allowed, RATE_WINDOW_S)
         if not await self._limiter.hit(item, what, whose, cost=amount - paid):
             resets_at = (await self._limiter.get_window_stats(item, what, whose)).reset_time
             wait_s = max(1, math.ceil(resets_at - time.time()))
-            detail = f"expected at most {rate} {what} a second, over {RATE_WINDOW_S} s"
-            raise Problem(429, "Too fast", detail, headers={"Retry-After": str(wait_s)})
+            detail = f"expected up to {rate} {what} per second, averaged over {RATE_WINDOW_S} s; send again later"
+            raise Problem(429, "Rate limit exceeded", detail, headers={"Retry-After": str(wait_s)})
 
     async def _snapshot(self) -> Snapshot:
         snapshot = self.knowledge.snapshot()
@@ -203,9 +213,9 @@ class Access:
             await self.knowledge.refresh(ASK_AGAIN_S)
             snapshot = self.knowledge.snapshot()
         if snapshot is None:
-            raise busy("tokens and definitions cannot be looked up: PostgreSQL is away")
+            raise busy("cannot look up tokens and definitions: PostgreSQL cannot be reached; send again later")
         return snapshot
 
 
 def _unauthorised(detail: str) -> Problem:
-    return Problem(401, "No token", detail, headers={"WWW-Authenticate": 'Bearer realm="lagloss"'})
+    return Problem(401, "Token required", detail, headers={"WWW-Authenticate": 'Bearer realm="lagloss"'})

@@ -106,13 +106,13 @@ def create_app(
     for resource in (beacons, intake, definitions, runs):
         resource.add_routes(app, services)
 
-    away = {"description": "A server does not answer", "content": json_content(Servers)}
+    away = {"description": "Kafka or PostgreSQL cannot be reached", "content": json_content(Servers)}
 
     @app.get("/readyz", include_in_schema=False)
     @app.get("/healthz", responses={**problems.documented(422), 503: away})
     async def healthz(request: Request, exclude: str = "") -> Json[Servers]:
-        """200 while the broker and PostgreSQL answer, and what is known of tokens and definitions is some seconds old
-        at most; with `exclude=postgresql`, while the broker does, and callers can be let in."""
+        """Return 200 while the broker and PostgreSQL respond and cached tokens and definitions are a few seconds old
+        or less; with `exclude=postgresql`, while the broker responds and callers can be authenticated."""
         knowledge = services.knowledge
         of_kafka = turns.problem_of(KAFKA)
         of_postgresql = turns.problem_of(POSTGRESQL) or knowledge.error
@@ -133,12 +133,12 @@ def create_app(
 
     @app.get("/livez")
     async def live() -> Json[Alive]:
-        """200 while it answers at all."""
+        """Return 200 while the process responds."""
         return Json(Alive())
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics(request: Request) -> Response:
-        """Expose the metrics for Prometheus."""
+        """Return the metrics in the format of Prometheus."""
         body, content_type = exposed(services.metrics.registry, request.headers.get("accept", ""))
         return Response(body, media_type=content_type)
 

@@ -68,15 +68,15 @@ def check(batch: BeaconBatch, known: KnownPipeline | None, positions: Sequence[i
     for index, seen_message in enumerate(batch.seen):
         position = positions[index] if positions else index
         if not (fits(seen_message.event_ms, now_ms) and is_placeable(seen_message.event_ms - MARGIN_MS, now_ms)):
-            detail = "expected an event_time of the last 7 days, ahead of the clock by less than " + (
-                "60 s at the first node" if batch.first else "a day"
+            detail = "expected an event_time within the last 7 days, and ahead of the clock by less than " + (
+                "60 s (at the first node)" if batch.first else "a day"
             )
             raise Problem(422, "Bad beacon", detail, position=position, field="event_time")
         if seen_message.observed_ms is not None and seen_message.observed_ms > now_ms + AHEAD_S * 1000:
             detail = "expected an observed_at ahead of the clock by less than a day"
             raise Problem(422, "Bad beacon", detail, position=position, field="observed_at")
         if known is not None and f"{batch.node}.{seen_message.place}" not in known.checkpoints:
-            detail = f"expected a checkpoint of {known.name}, found {batch.node}.{seen_message.place}"
+            detail = f"expected a checkpoint of pipeline {known.name}, found {batch.node}.{seen_message.place}"
             raise Problem(422, "Bad beacon", detail, position=position, field="checkpoint")
 
 
@@ -97,7 +97,7 @@ def pack(batch: BeaconBatch, partitions: int) -> list[PackedBlock]:
     reader, refused = BeaconReader(keep_ids=batch.first, keep_traces=batch.first and traces_are_on()), RefusedBeacons()
     observed = reader.read(flat, clock_ns / 1e6, refused)
     if observed is None or refused.dropped or refused.unplaced:
-        raise AssertionError("a checked batch must read")
+        raise AssertionError("a checked batch must be readable")
     before_first = (batch.numbered.seq << 32 | partitions << 16) - 1
     packer = Packer(batch.pipeline, batch.node, batch.numbered.emitter, batch.first, seq=before_first)
     return list(packer.pack(observed, reader.kinds, partitions))

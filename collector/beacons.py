@@ -38,7 +38,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document(_bodies()),
     )
     async def post_beacons(request: Request) -> Json[Accepted]:
-        """Accept a batch, all of it or nothing; 202 once the broker has acknowledged every beacon of it."""
+        """Accept all beacons of a batch or none; 202 once the broker has acknowledged every one."""
         return await services.answered("beacons", request, beacons.post_batch)
 
     @app.post(
@@ -47,7 +47,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra={"requestBody": {"content": otlp}},  # of no bytes is a request of no spans
     )
     async def post_traces(request: Request) -> Response:
-        """Take messaging spans (OTLP/HTTP) as beacons. Unusable ones are reported in `partial_success`."""
+        """Accept messaging spans (OTLP/HTTP) as beacons. Unusable spans are reported in `partial_success`."""
         return await services.answered("traces", request, beacons.post_spans)
 
 

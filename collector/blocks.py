@@ -61,10 +61,10 @@ def split_blocks(body: bytes) -> list[bytes]:
         end = start + _LENGTH.unpack_from(body, position)[0] if start <= len(body) else len(body) + 1
         if end > len(body):
             raise Problem(
-                400, "Broken body", f"expected blocks with their lengths; the one at byte {position} is cut short"
+                400, "Malformed body", f"expected length-prefixed blocks; the block at byte {position} is truncated"
             )
         if len(values) == MAX_BLOCKS:
-            raise Problem(413, "Too many blocks", f"expected at most {MAX_BLOCKS} blocks; send fewer at a time")
+            raise Problem(413, "Too many blocks", f"expected up to {MAX_BLOCKS} blocks; send fewer per request")
         values.append(body[start:end])
         position = end
     if not values:
@@ -78,17 +78,17 @@ def read_blocks(values: Sequence[bytes]) -> list[Block]:
     for index, block in enumerate(blocks):
         _check(index, block.content)
         if block.content.pipeline != blocks[0].content.pipeline:
-            raise _bad(index, "pipeline", f"expected {blocks[0].content.pipeline}, as the first block's")
+            raise _bad(index, "pipeline", f"expected {blocks[0].content.pipeline}, the pipeline of the first block")
     return blocks
 
 
 def _decoded(position: int, value: bytes) -> BeaconBlock:
     if len(value) > MAX_RECORD_BYTES:
-        raise _bad(position, None, f"expected at most {MAX_RECORD_BYTES} bytes a block")
+        raise _bad(position, None, f"expected up to {MAX_RECORD_BYTES} bytes per block")
     try:
         return decode_block(value)
     except BadRecord as bad:
-        raise _bad(position, None, f"expected a beacon block, found one that is bad by {bad.reason}") from None
+        raise _bad(position, None, f"expected a valid beacon block, found {bad.reason}") from None
 
 
 def _check(position: int, block: BeaconBlock) -> None:
@@ -99,9 +99,11 @@ def _check(position: int, block: BeaconBlock) -> None:
         fault = _fault(bad)
         raise _bad(position, fault.field, fault.expected) from None
     if window_problem(block.window_start, int(time.time() * 1000)) is not None:
-        raise _bad(position, "window_start", "expected epoch seconds, a multiple of 60, within the last 7 days")
+        raise _bad(
+            position, "window_start", "expected epoch seconds that are a multiple of 60 and within the last 7 days"
+        )
     if np.unique(partitions_of(block.id_hash, block.partitions)).size > 1:
-        raise _bad(position, "id_hash", f"expected ids of one partition of {block.partitions}")
+        raise _bad(position, "id_hash", f"expected ids of a single partition (of {block.partitions})")
 
 
 def _fault(bad: BadRecord) -> FieldFault:
@@ -118,7 +120,7 @@ def read_report(body: bytes) -> EmitterReport:
     try:
         return decode_report(body)
     except BadRecord as bad:
-        raise Problem(422, "Bad report", f"expected an emitter report: {bad}") from None
+        raise Problem(422, "Bad report", f"expected a valid emitter report: {bad}") from None
 
 
 def accept_report(report: EmitterReport) -> None:
@@ -134,7 +136,7 @@ def accept_report(report: EmitterReport) -> None:
         raise Problem(422, "Bad report", fault.expected, position=fault.position, field=fault.field) from None
     for index, tally in enumerate(report.tallies):
         if tally.window_start % WINDOW_S or tally.window_start < 0:
-            detail = "expected a window_start in epoch seconds, a multiple of 60"
+            detail = "expected a window_start in epoch seconds that is a multiple of 60"
             raise Problem(422, "Bad report", detail, position=index, field="tallies")
 
 
@@ -146,5 +148,7 @@ def report_record(report: EmitterReport) -> RecordToWrite:
     """
     value = encode_report(report)
     if len(value) > MAX_RECORD_BYTES:
-        raise Problem(413, "Report too large", f"expected at most {MAX_RECORD_BYTES} bytes of Avro; send several")
+        raise Problem(
+            413, "Report too large", f"expected up to {MAX_RECORD_BYTES} bytes of Avro; split it into several reports"
+        )
     return RecordToWrite(REPORTS, report.emitter, value)

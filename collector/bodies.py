@@ -59,8 +59,8 @@ class Bodies:
         await tab.reach(1)
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in _UNPACK:
-            detail = f"expected Content-Encoding {', '.join(_UNPACK)}"
-            raise Problem(415, "Unknown encoding", detail, headers={"Accept-Encoding": "gzip, zstd, identity"})
+            detail = f"expected one of these values of Content-Encoding: {', '.join(_UNPACK)}"
+            raise Problem(415, "Unsupported encoding", detail, headers={"Accept-Encoding": "gzip, zstd, identity"})
         unpack, size = _UNPACK[encoding], 0
         try:
             packed = bytearray()
@@ -84,7 +84,7 @@ class Bodies:
 
     def _take(self, caller: str, size: int) -> int:
         if not self._room.take(caller, size):
-            raise busy("too many bodies are being read at this moment")
+            raise busy("too many request bodies are being read; send again later")
         return size
 
 
@@ -108,7 +108,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
         async for chunk in request.stream():
             yield chunk
     except ClientDisconnect:
-        raise Problem(400, "Incomplete body", "the client went away before its end") from None
+        raise Problem(400, "Incomplete body", "the client disconnected before the end of the body") from None
 
 
 def _announced(request: Request, max_bytes: int) -> int:
@@ -129,7 +129,7 @@ def _gunzip(packed: bytearray) -> Iterator[bytes]:
     except zlib.error as error:
         raise _broken("gzip", error) from None
     if not unpacker.eof or unpacker.unused_data:
-        raise _broken("gzip", "expected one whole member")
+        raise _broken("gzip", "expected one complete gzip member")
 
 
 def _unzstd(packed: bytearray) -> Iterator[bytes]:
@@ -143,11 +143,11 @@ def _unzstd(packed: bytearray) -> Iterator[bytes]:
     except zstandard.ZstdError as error:
         raise _broken("zstd", error) from None
     if not whole.eof or whole.unused_data:
-        raise _broken("zstd", "expected one whole frame")
+        raise _broken("zstd", "expected one complete zstd frame")
 
 
 def _broken(encoding: str, detail: object) -> Problem:
-    return Problem(400, "Broken body", f"not {encoding}: {detail}")
+    return Problem(400, "Malformed body", f"not {encoding}: {detail}")
 
 
 _UNPACK: Final[dict[str, Callable[[bytearray], Iterator[bytes]] | None]] = {

@@ -37,7 +37,7 @@ _Text = Annotated[str, Field(min_length=1, strict=True)]
 
 @with_config(ConfigDict(extra="allow"))
 class CloudEventJson(TypedDict):
-    """The attributes of CloudEvents 1.0 that a beacon needs; its times, and extensions, may stand beside them."""
+    """The attributes of CloudEvents 1.0 that a beacon needs. Times and extension attributes are also allowed."""
 
     specversion: Literal["1.0"]
     id: _Text
@@ -61,7 +61,7 @@ def read_events(body: bytes, media_type: str) -> tuple[BatchJson, str]:
         raise Problem(422, "Bad body", "expected JSON") from None
     events = read if media_type == BATCHED else [read]
     if not isinstance(events, list) or not events:
-        raise Problem(422, "Bad body", "expected a list of at least one event")
+        raise Problem(422, "Bad body", "expected a list with at least one event")
     beacons = [_event(index, event) for index, event in enumerate(events)]
     return _batch(beacons), _key(beacons)
 
@@ -74,7 +74,7 @@ def _event(position: int, raw: object) -> CloudEventJson:
         raise _bad(position, write_path(problem.path) if problem.path else None, problem.problem) from None
     for name in event:
         if not _ATTRIBUTE.fullmatch(name):
-            raise _bad(position, name, "expected names of lower-case letters and digits")
+            raise _bad(position, name, "expected attribute names of lower-case letters and digits")
     return event
 
 
@@ -84,9 +84,9 @@ def _batch(events: Sequence[CloudEventJson]) -> BatchJson:
         raise _bad(0, "source", "expected /pipelines/PIPELINE/nodes/NODE")
     for index, event in enumerate(events):
         if event["source"] != events[0]["source"]:
-            raise _bad(index, "source", "expected the same source as the first event's")
+            raise _bad(index, "source", "expected the source of the first event")
         if not event["type"].startswith(TYPE_PREFIX):
-            raise _bad(index, "type", f"expected {TYPE_PREFIX}in, out, filtered or dead")
+            raise _bad(index, "type", f"expected {TYPE_PREFIX} followed by in, out, filtered or dead")
     beacons = [_beacon(event) for event in events]
     batch = {"pipeline": source[1], "node": source[2], "beacons": beacons}
     try:

@@ -33,7 +33,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
 
     @app.get("/v1/pipelines", responses=documented(401, 429, 503))
     async def list_pipelines(request: Request) -> Json[list[PipelineDocument]]:
-        """Return the newest versions of the pipelines that this caller may see."""
+        """Return the newest version of each pipeline that the caller can read."""
         return await services.answered("definitions", request, api.list_all)
 
     @app.get("/v1/pipelines/{name}", responses=refused)
@@ -53,17 +53,17 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document({YAML: {"type": "string"}, JSON: _schema()}),
     )
     async def put_pipeline(name: Name, request: Request) -> Json[PipelineDocument]:
-        """Store a definition, as `lagloss apply` does: 201 with the new version, 200 if nothing changed."""
+        """Store a definition, like `lagloss apply`: 201 with the new version, 200 if nothing changed."""
         return await services.answered("definitions", request, lambda asking: api.put(asking, name))
 
     @app.delete("/v1/pipelines/{name}", status_code=204, responses=refused)
     async def delete_pipeline(name: Name, request: Request) -> Response:
-        """Delete a pipeline. Its windows stay until retention takes them; PUT makes its next version."""
+        """Delete a pipeline. Its windows stay until their retention expires; PUT creates its next version."""
         return await services.answered("definitions", request, lambda asking: api.delete(asking, name))
 
     @app.get("/v1/schemas/pipeline.json")
     async def pipeline_schema() -> Json[dict[str, Any]]:
-        """JSON Schema of a pipeline's definition, for editors."""
+        """Return the JSON Schema of a pipeline's definition, for editors."""
         return Json(_schema())
 
 
@@ -134,9 +134,9 @@ class Definitions:
         """Return the database's answer; a Problem (503) without one, 404 or 429."""
         store = self._services.knowledge.store
         if store is None:
-            raise busy("definitions are in PostgreSQL, and this collector was given none (LAGLOSS_DATABASE_URL)")
+            raise busy("definitions are stored in PostgreSQL, and this collector has none; set LAGLOSS_DATABASE_URL")
         if self._services.knowledge.hangs:  # another question would hang, and a thread with it
-            raise busy("PostgreSQL does not answer")
+            raise busy("PostgreSQL does not respond; send again later")
         try:
             return await ask(lambda: question(store))
         except UnknownPipeline as error:
@@ -158,7 +158,7 @@ def parsed(body: bytes) -> Definition:
     try:
         return parse_definition(body.decode(), "body")
     except UnicodeDecodeError:
-        raise Problem(422, "Bad definition", "body:1: expected UTF-8", line=1) from None
+        raise Problem(422, "Bad definition", "body:1: expected text in UTF-8", line=1) from None
     except BadDefinition as error:
         line, problem = error.facts["line"], error.facts["problem"]
         raise Problem(

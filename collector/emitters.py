@@ -98,7 +98,7 @@ class Emitters:
         """
         size, beacons = sum(map(_size, batch.seen)), len(batch.seen)
         if not self._room.take(batch.pipeline, size):
-            raise busy("beacons are waiting for the broker; send the batch again later")
+            raise busy("too many beacons are waiting for the broker; send the batch again later")
         try:
             self._replace_largest()
             served = await self._of((batch.pipeline, batch.node, batch.first))
@@ -186,7 +186,9 @@ class Emitters:
             number = Counter(key[0] for key in self._served)
             most = [key for key in used_at if number[key[0]] == max(number.values()) > number[pipeline] + 1]
             if not most:
-                raise busy(f"{self._max_emitters} nodes are being served, as many as there may be")
+                raise busy(
+                    f"{self._max_emitters} nodes are being served, which is the limit; send the batch again later"
+                )
             least = min(most, key=used_at.__getitem__)
         await asyncio.to_thread(self._served.pop(least).emitter.close, CLOSE_S)
 

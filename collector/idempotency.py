@@ -82,7 +82,12 @@ class Repeats:
         self._forget_old(caller)
         answer = self._callers[caller].answers.get(key) if caller in self._callers else None
         if answer is not None and answer.digest != digest:
-            raise Problem(422, "Key used before", "this key came with another request before", field="Idempotency-Key")
+            raise Problem(
+                422,
+                "Idempotency key reused",
+                "this key was already used with a different request; use a new one",
+                field="Idempotency-Key",
+            )
         if answer is not None:
             response = await asyncio.shield(answer.response)
             if response is None:

@@ -22,7 +22,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
 
     @app.get("/v1/pipelines/{name}/intake", responses=documented(401, 403, 404, 422, 503))
     async def get_intake(name: Name, request: Request) -> Json[Intake]:
-        """Return what an emitter must know: the number of partitions, and which ids to send."""
+        """Return the settings of an emitter: the number of partitions, and which ids to send."""
 
         async def answer(request: Request) -> Json[Intake]:
             pipeline = await services.access.pipeline(await services.access.caller(request), name)
@@ -38,7 +38,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document({BLOCKS_TYPE: BINARY}),
     )
     async def post_blocks(request: Request) -> Json[Written]:
-        """Blocks of one pipeline, each as uint32 little-endian length and Avro single object; 202 once the broker has
+        """Accept blocks of a pipeline, each a little-endian uint32 length and an Avro object; 202 once the broker has
         acknowledged them all."""
         return await services.answered("blocks", request, intake.post_blocks)
 
@@ -49,7 +49,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document({REPORT_TYPE: BINARY, JSON: ReportJson.model_json_schema()}),
     )
     async def post_report(request: Request) -> Json[Accepted]:
-        """Take one emitter report; 202 once the broker has acknowledged it."""
+        """Accept one emitter report; 202 once the broker has acknowledged it."""
         return await services.answered("reports", request, intake.post_report)
 
 

@@ -110,10 +110,10 @@ class Writer:
             async with asyncio.timeout(self._timeout_s):
                 acknowledged = await waiter
         except TimeoutError:
-            raise busy("the broker did not acknowledge in time; send it again later") from None
+            raise busy("the broker did not acknowledge in time; send again later") from None
         positions = [position for position in acknowledged if position is not None]
         if len(positions) < len(records):
-            raise busy("the broker did not take all of it; send it again later")
+            raise busy("the broker did not accept all records; send again later")
         return positions
 
     def close(self, timeout_s: float) -> None:
@@ -127,7 +127,7 @@ class Writer:
         size = sum(record.held_bytes for record in group.records)
         with self._condition:
             if self._closing or not self._room.take(group.pipeline, size):
-                raise busy("too much is waiting for the broker; send it again later")
+                raise busy("too many bytes are waiting for the broker; send again later")
             self._incoming.append(group)
             self._condition.notify()
 
@@ -141,7 +141,7 @@ class Writer:
                 self._look_at_partitions(outlet)
                 is_over = self._turn(outlet)
             except Exception:
-                log.exception("an error in the writer, which continues")
+                log.exception("writer failed")
         outlet.close()
 
     def _turn(self, outlet: Outlet) -> bool:
@@ -194,4 +194,4 @@ def _call(
     try:
         loop.call_soon_threadsafe(settle, positions)
     except RuntimeError:
-        log.debug("no request waits any more", why="the server has ended")
+        log.debug("requests gone", why="the server has ended")

@@ -114,7 +114,7 @@ class MetadataCache:
             await asyncio.wait([self._reading], timeout=0 if self.hangs else ANSWER_S)
             self.hangs = not self._reading.done()
             if self.hangs:  # asked once, however often this is called meanwhile
-                self.error = f"no answer within {ANSWER_S:.0f} s"
+                self.error = f"no response within {ANSWER_S:.0f} s"
                 return
             reading, self._reading = self._reading, None
             try:
@@ -123,9 +123,9 @@ class MetadataCache:
                 is_new = self.error is None
                 self.error = str(getattr(error, "orig", None) or error).strip().partition("\n")[0] or repr(error)
                 if is_new and isinstance(error, SQLAlchemyError):
-                    log.warning("database away", why=self.error, trusted_s=self._trusted_s)
+                    log.warning("database unreachable", why=self.error, trusted_s=self._trusted_s)
                 elif is_new:
-                    log.exception("metadata not read", trusted_s=self._trusted_s)
+                    log.exception("metadata read failed", trusted_s=self._trusted_s)
             else:
                 self.error = None
 

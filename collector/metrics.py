@@ -14,27 +14,29 @@ class CollectorMetrics:
         self.registry = registry_of("collector")
         self.requests = Counter(
             "lagloss_collector_requests",
-            "Requests answered, by route and status code.",
+            "Requests, by route and status code.",
             ["route", "status"],
             registry=self.registry,
         )
         self.beacons = Counter(
-            "lagloss_collector_beacons", "Beacons that the broker acknowledged.", registry=self.registry
+            "lagloss_collector_beacons", "Beacons acknowledged by the broker.", registry=self.registry
         )
         self.acknowledgement = Histogram(
             "lagloss_collector_acknowledgement_seconds",
             "Time from a batch's last byte to the broker's acknowledgement.",
             registry=self.registry,
         )
-        self.emitters = Gauge("lagloss_collector_emitters", "Nodes being served.", registry=self.registry)
+        self.emitters = Gauge(
+            "lagloss_collector_emitters", "Nodes that the collector serves now.", registry=self.registry
+        )
         self.waiting_bytes = Gauge(
             "lagloss_collector_waiting_bytes",
-            "Blocks and reports of clients that wait for the broker, in bytes.",
+            "Bytes of clients' blocks and reports waiting for the broker.",
             registry=self.registry,
         )
         self.waiting_beacons = Gauge(
             "lagloss_collector_waiting_beacons",
-            "Beacons in the collector's own emitters that wait for the broker.",
+            "Beacons in the collector's own emitters waiting for the broker.",
             registry=self.registry,
         )
         self.set_aside = SetAsideCounts(self.registry)

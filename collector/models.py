@@ -60,7 +60,7 @@ def _is_text(value: str) -> str:
 
 def _fits_the_tables(value: str) -> str:
     if not name_fits(value):
-        raise ValueError(f"expected at most {MAX_NAME_BYTES} bytes of UTF-8 without NUL")
+        raise ValueError(f"expected up to {MAX_NAME_BYTES} bytes of UTF-8 without NUL")
     return value
 
 
@@ -96,7 +96,7 @@ class BeaconJson(TypedDict):
 
 @with_config(ConfigDict(extra="forbid"))
 class BatchJson(TypedDict):
-    """Beacons of one node of one pipeline; accepted as a whole or not at all."""
+    """Beacons of one node of one pipeline; all are accepted or none."""
 
     pipeline: Name
     node: Name
@@ -117,7 +117,7 @@ def read_batch(body: bytes) -> BatchJson:
 def as_batch(raw: BatchJson, known: KnownPipeline | None) -> BeaconBatch:
     """Return the batch in the form that is checked and put; a Problem (422) for an id that is none."""
     if ("emitter" in raw) != ("seq" in raw):
-        raise Problem(422, "Bad batch", "expected emitter and seq, or neither", field="seq")
+        raise Problem(422, "Bad batch", "expected both emitter and seq, or neither", field="seq")
     node = raw["node"]
     return BeaconBatch(
         raw["pipeline"],
@@ -181,7 +181,7 @@ def _demand_few_members(document: object, whole: str) -> None:
     while parts:
         part = parts.pop()
         if isinstance(part, dict) and len(part) > MAX_MEMBERS:
-            raise Problem(422, f"Bad {whole}", f"expected at most {MAX_MEMBERS} members in an object")
+            raise Problem(422, f"Bad {whole}", f"expected up to {MAX_MEMBERS} members in an object")
         inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
         parts.extend(member for member in inner if isinstance(member, dict | list))
 
@@ -190,7 +190,7 @@ def invalid(error: ValidationError, document: object, whole: str, part: str, par
     """Name the first thing that is wrong with a document; if that is a `part` in the list called `parts`, also its
     position."""
     if error.error_count() > MAX_ERRORS:  # each takes 1 KB to look at
-        return Problem(422, f"Bad {whole}", f"expected a {whole}, found over {MAX_ERRORS} errors in it")
+        return Problem(422, f"Bad {whole}", f"expected a valid {whole}, found more than {MAX_ERRORS} errors")
     problem = next(explain(error, document))
     path, detail = problem.path, problem.problem
     is_part = path[:1] == (parts,) and len(path) > 1 and isinstance(path[1], int)
@@ -227,7 +227,7 @@ class ProgressJson(_Strict):
 
 
 class TallyJson(_Strict):
-    """As in docs/wire-format.md, with bins and ranges as lists, in any order; `id_sum` as a signed 64-bit integer."""
+    """A tally (docs/wire-format.md), with bins and ranges as lists in any order; `id_sum` is a signed int64."""
 
     checkpoint: Text
     window_start: Count
@@ -264,7 +264,7 @@ def _in_order(ranges: Sequence[RangeJson]) -> tuple[OffsetRange, ...]:
 
 
 class ReportJson(_Strict):
-    """An emitter report; the emitter as a UUID's text."""
+    """An emitter report; `emitter` is a UUID."""
 
     pipeline: Name
     node: Name
@@ -302,20 +302,20 @@ REPORT: Final = TypeAdapter(ReportJson)
 
 
 class Accepted(Struct, omit_defaults=True):
-    """The broker has acknowledged this many beacons; `tallies` for a numbered batch: what it adds to the report's."""
+    """Number of beacons acknowledged by the broker; `tallies`, for a numbered batch: its additions to the report."""
 
     accepted: int
     tallies: list[TallyRecord] | UnsetType = UNSET
 
 
 class Written(Struct):
-    """Positions of the blocks in the log, in their order."""
+    """Positions of the blocks in the log, in the order of the request."""
 
     positions: Sequence[LogPosition]
 
 
 class Intake(Struct):
-    """Partitions and sample, which an emitter needs before it sends."""
+    """Settings of an emitter: number of partitions, and sample."""
 
     partitions: int
     sample: int

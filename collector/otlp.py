@@ -168,7 +168,7 @@ def _count(request: T, parts: Callable[[int, T], Iterable[T]]) -> int:
 def _limited(parts: Iterable[T]) -> Iterator[T]:
     for number, part in enumerate(parts):
         if number == MAX_SPANS:
-            raise Problem(413, "Too many spans", f"expected at most {MAX_SPANS} spans; send fewer at a time")
+            raise Problem(413, "Too many spans", f"expected up to {MAX_SPANS} spans; send fewer per request")
         yield part
 
 
@@ -190,7 +190,9 @@ def write_response(rejected: Rejected, media_type: str) -> bytes:
     response = ExportTraceServiceResponse()
     if rejected.spans:
         response.partial_success.rejected_spans = rejected.spans
-        response.partial_success.error_message = f"messaging spans that make no beacon; {rejected.first}"
+        response.partial_success.error_message = (
+            f"some messaging spans are not valid beacons; the first: {rejected.first}"
+        )
     if media_type == JSON:
         return str(json_format.MessageToJson(response, indent=None)).encode()
     return bytes(response.SerializeToString())
@@ -242,7 +244,7 @@ def _seen(span: SentSpan, *, received: bool) -> Seen:
 
 def _why(error: ValidationError) -> str:
     problem = next(explain(error, keys_given(error)))
-    field = write_path(problem.path) if problem.path else "lagloss.pipeline and lagloss.node or service.name"
+    field = write_path(problem.path) if problem.path else "lagloss.pipeline, and lagloss.node or service.name"
     names = {"message_id": "messaging.message.id", "event_time": "lagloss.event_time", "checkpoint": "lagloss.to"}
     return f"{names.get(field, field)}: {problem.problem}"
 

@@ -28,7 +28,7 @@ MAX_SPAN_S: Final = 2 * 86_400
 """Of one question whether a span is whole: each of its windows is read."""
 UNIT_S: Final = 3_600
 """Of a span, whose windows are as much to read as a unit of work."""
-Moment = Annotated[str, Query(description="RFC 3339, or relative (-2h)", max_length=100)]
+Moment = Annotated[str, Query(description="RFC 3339 or relative (-2h)", max_length=100)]
 
 
 def add_routes(app: FastAPI, services: CollectorServices) -> None:
@@ -43,7 +43,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document({JSON: TaskRunsJson.model_json_schema()}),
     )
     async def post_task_runs(request: Request) -> Json[Recorded]:
-        """Take reports of DAG runs and tasks; 202 once they are stored. Repeated and reordered ones change nothing."""
+        """Accept reports of DAG runs and tasks; 202 once stored. Repeated and reordered reports change nothing."""
         return await services.answered("task-runs", request, lambda asking: runs.post(asking, read_reports))
 
     @app.post(
@@ -53,7 +53,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document({JSON: {"type": "object", "required": ["eventTime"]}}),
     )
     async def post_lineage(request: Request) -> Json[Recorded]:
-        """Take one OpenLineage event, of Airflow's provider; others are answered as ignored."""
+        """Accept one OpenLineage event of Airflow's provider; others are reported as ignored."""
         return await services.answered("lineage", request, lambda asking: runs.post(asking, openlineage.read_event))
 
     @app.get("/v1/pipelines/{name}/whole", responses=documented(401, 403, 404, 422, 503))
@@ -64,7 +64,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         to: Moment,
         node: Name | None = None,
     ) -> Json[WholenessDocument]:
-        """Return whether all messages with from <= event time < to have come through, or as far as out of a node."""
+        """Return whether all messages with from <= event time < to were delivered, or left a node if one is given."""
         return await services.answered("whole", request, lambda asking: runs.whole(asking, name, from_, to, node))
 
 
@@ -97,13 +97,15 @@ class TaskRuns:
         try:
             from_s, to_s = (int(parse_time_s(text)) // WINDOW_S * WINDOW_S for text in (from_, to))
             if not from_s < to_s <= from_s + MAX_SPAN_S:
-                raise Problem(422, "Bad span", f"expected from < to, {MAX_SPAN_S // 3600} hours apart at most")
+                raise Problem(
+                    422, "Bad time range", f"expected from < to, and up to {MAX_SPAN_S // 3600} hours between them"
+                )
             await self._services.access.charge_question(caller, (to_s - from_s) // UNIT_S)
             wholeness = await ask(lambda: read_wholeness(store, name, from_s, to_s, node))
         except UnknownPipeline as error:
             raise Problem(404, "Unknown pipeline", str(error)) from None
         except UsageError as error:
-            raise Problem(422, "Bad question", str(error)) from None
+            raise Problem(422, "Bad query", str(error)) from None
         return Json(wholeness.document())
 
     async def _owned(self, caller: Caller, reports: list[RunReport]) -> list[tuple[str, RunReport]]:
@@ -115,9 +117,9 @@ class TaskRuns:
     def _store(self) -> Store:
         store = self._services.knowledge.store
         if store is None:
-            raise busy("task runs are in PostgreSQL, and this collector was given none (LAGLOSS_DATABASE_URL)")
+            raise busy("task runs are stored in PostgreSQL, and this collector has none; set LAGLOSS_DATABASE_URL")
         if self._services.knowledge.hangs:  # another question would hang, and a thread with it
-            raise busy("PostgreSQL does not answer")
+            raise busy("PostgreSQL does not respond; send again later")
         return store
 
 

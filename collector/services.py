@@ -55,7 +55,7 @@ class CollectorServices:
     def partitions(self) -> int:
         """Return the number of partitions of the beacons topic; a Problem (503) while it is unknown."""
         if not self.writer.partitions:
-            raise busy(f"the broker cannot be asked how many partitions {BEACONS} has")
+            raise busy(f"cannot read the number of partitions of {BEACONS} from the broker; send again later")
         return self.writer.partitions
 
     async def answered(self, route: str, request: Request, handler: Callable[[Request], Awaitable[R]]) -> R:
@@ -84,10 +84,10 @@ async def ask(question: Callable[[], T]) -> T:
     try:
         return await asyncio.to_thread(question)
     except AWAY:
-        raise busy("PostgreSQL is away") from None
+        raise busy("PostgreSQL cannot be reached; send again later") from None
     except DataError as error:
         detail = str(error.orig).partition("\n")[0]
-        raise Problem(422, "Bad value", f"expected values that PostgreSQL can hold: {detail}") from None
+        raise Problem(422, "Bad value", f"expected values that PostgreSQL can store: {detail}") from None
 
 
 def media_type(request: Request, *expected: str) -> str:
@@ -98,7 +98,7 @@ def media_type(request: Request, *expected: str) -> str:
     """
     type_ = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if type_ not in expected:
-        raise Problem(415, "Unknown type", f"expected Content-Type {' or '.join(expected)}, found {type_!r}")
+        raise Problem(415, "Unsupported media type", f"expected Content-Type {' or '.join(expected)}, found {type_!r}")
     return type_
 
 

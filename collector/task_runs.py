@@ -18,7 +18,7 @@ MAX_REPORTS: Final = 1_000
 
 def _is_text(value: str) -> str:
     if not name_fits(value):
-        raise ValueError("expected UTF-8 without NUL")
+        raise ValueError("expected text in UTF-8 without NUL")
     return value
 
 
@@ -31,7 +31,7 @@ class _Strict(BaseModel):
 
 
 class _EventJson(_Strict):
-    """`at`: when it was so, on the reporter's clock. What has ended has `ended_at`, which is `at` if left out."""
+    """`at`: time of the state on the reporter's clock. `ended_at`, for an ended run or task, defaults to `at`."""
 
     at: Time
     started_at: Time | None = None
@@ -50,8 +50,8 @@ class TaskJson(_EventJson):
 
 
 class TaskRunJson(_Strict):
-    """State of a run, of a task's try in it, or of both. `due_at`: the end of the data interval, the logical date, or
-    when it was to run."""
+    """State of a run, of a task attempt in it, or of both. `due_at`: the end of the data interval, the logical date, or
+    the planned start."""
 
     dag: DagId
     run_id: RunId
@@ -66,12 +66,12 @@ class TaskRunJson(_Strict):
         if self.run is None and self.task is None:
             raise ValueError("expected run or task, found neither")
         if (self.interval_start is None) != (self.interval_end is None):
-            raise ValueError("expected interval_start and interval_end, or neither")
+            raise ValueError("expected both interval_start and interval_end, or neither")
         return self
 
 
 class TaskRunsJson(_Strict):
-    """Reports of any DAGs; those of DAGs that no definition names are counted and dropped."""
+    """Reports of any DAGs; those of DAGs that are in no definition are counted and ignored."""
 
     reports: Annotated[list[TaskRunJson], Field(min_length=1, max_length=MAX_REPORTS), FailFast()]
 
@@ -80,7 +80,7 @@ _REPORTS: Final = TypeAdapter(TaskRunsJson)
 
 
 class Recorded(Struct):
-    """Answer to reports: how many were stored, and how many are of DAGs that no definition of the caller's names."""
+    """Response to reports: how many were stored, and how many were ignored since their DAGs are in no definition."""
 
     accepted: int
     ignored: int

@@ -68,7 +68,7 @@ def _run(argv: Sequence[str], settings: Settings, timeout_s: float) -> Document:
             # the thread that starts it is of a pool, and lives as long as this process
             done = run(argv, environment, timeout_s=timeout_s, on_parent_death=signal.SIGKILL, stdout=out, stderr=err)
         except subprocess.TimeoutExpired as error:
-            detail = f"it took longer than {timeout_s:g} s. Choose a shorter time."
+            detail = f"it took longer than {timeout_s:g} s. Choose a shorter range."
             raise BacktestFailed(detail=detail) from error
         if done.returncode == EXIT_NOT_ENOUGH_DATA:
             raise NotEnoughData(detail=_last_line(err))
@@ -80,11 +80,11 @@ def _run(argv: Sequence[str], settings: Settings, timeout_s: float) -> Document:
 def _document(out: IO[bytes]) -> Document:
     text = _beginning(out, MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
-        raise BacktestFailed(detail=f"it found more than {MAX_BYTES >> 20} MiB of incidents. Choose a shorter time.")
+        raise BacktestFailed(detail=f"it found more than {MAX_BYTES >> 20} MiB of incidents. Choose a shorter range.")
     try:
         document: Document = json.loads(text)
     except ValueError as error:
-        raise BacktestFailed(detail="what it printed is no JSON document") from error
+        raise BacktestFailed(detail="its output is not JSON") from error
     return document
 
 

@@ -28,25 +28,25 @@ class VerdictLook:
 
 
 VERDICTS: Final[dict[str, VerdictLook]] = {
-    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "what was lost or is late is within the target"),
-    "loss": VerdictLook("LOSS", "✖", "red", "loss", "x", "more was lost for certain than the target allows"),
-    "unknown": VerdictLook("UNKNOWN", "?", "orange", "unknown", "diamond", "the evidence does not allow a verdict yet"),
-    "idle": VerdictLook("IDLE", "○", "gray", "idle", "circle-open", "no messages, and every emitter says so"),
+    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "lost and late messages are within the target"),
+    "loss": VerdictLook("LOSS", "✖", "red", "loss", "x", "certain loss is above the target"),
+    "unknown": VerdictLook("UNKNOWN", "?", "orange", "unknown", "diamond", "not enough evidence for a verdict yet"),
+    "idle": VerdictLook("IDLE", "○", "gray", "idle", "circle-open", "no messages, confirmed by every emitter"),
     "open": VerdictLook("OPEN", "…", "blue", "open", "line-ew-open", "not closed yet: live numbers, no verdict"),
 }
 
 STATUSES: Final[dict[Status, VerdictLook]] = {
-    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "it keeps up, or nothing waits"),
-    "warning": VerdictLook("WARNING", "!", "orange", "unknown", "diamond", "it commits, and its lag grows"),
-    "stalled": VerdictLook("STALLED", "✖", "red", "loss", "x", "it has members, and its commits do not move"),
-    "stopped": VerdictLook("STOPPED", "■", "red", "loss", "square", "nothing is committed, and it has no members"),
+    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "keeps up, or has no lag"),
+    "warning": VerdictLook("WARNING", "!", "orange", "unknown", "diamond", "commits, but its lag grows"),
+    "stalled": VerdictLook("STALLED", "✖", "red", "loss", "x", "has members, but its commits do not advance"),
+    "stopped": VerdictLook("STOPPED", "■", "red", "loss", "square", "has no members and does not commit"),
     "not committed": VerdictLook(
-        "NOT COMMITTED", "?", "gray", "unknown", "diamond-open", "it has committed no offset there: its lag is unknown"
+        "NOT COMMITTED", "?", "gray", "unknown", "diamond-open", "has not committed an offset: its lag is unknown"
     ),
     "beyond the end": VerdictLook(
         "BEYOND THE END",
         *("?", "gray", "unknown", "diamond-open"),
-        "the log did not hold the offset that it has committed: its lag is unknown until it commits another one",
+        "the committed offset was not in the log: the lag is unknown until another offset is committed",
     ),
 }
 """Of consumer groups."""
@@ -68,35 +68,35 @@ def verdict_sentence(window: Window, max_loss_ratio: float) -> str:
     total = window.messages
     if verdict == "open":
         so_far = fmt.counted(total, "message")
-        return f"Not closed yet: {so_far} so far by live counts; lag is live, loss is judged when it closes."
+        return f"Not closed yet: {so_far} so far by live counts. Lag is live; loss is evaluated when the window closes."
     if verdict == "idle":
-        return "No messages in this minute, and every emitter of a source says so."
+        return "No messages in this minute, confirmed by every emitter of a source."
     if not total:
-        return "No reports for this minute, so it cannot be called idle."
+        return "No reports for this minute, so it cannot count as idle."
     parts = [_certain(window, window.lost_min, total, max_loss_ratio)]
     parts += [_side_lost(side) for side in window.sides if side.verdict == "loss"]
     if window.lost_max > window.lost_min:
-        parts.append(f"{fmt.count(window.lost_max - window.lost_min)} more perhaps{_where(window, 'perhaps')}.")
+        parts.append(f"{fmt.count(window.lost_max - window.lost_min)} more possibly lost{_where(window, 'perhaps')}.")
     if window.pending:
         parts.append(f"{fmt.count(window.pending)} pending: late, not lost.")
     if verdict == "unknown":
-        parts.append("That is not enough to call it ok or loss.")
+        parts.append("The evidence is not sufficient for OK or LOSS.")
     return " ".join(parts)
 
 
 def _side_lost(side: SideCounts) -> str:
     lost, total = side.lost_min, side.messages
     ratio = fmt.percent(lost / total)
-    return f"Side {side.name} by itself lost {fmt.count(lost)} of {fmt.counted(total, 'message')} ({ratio}): loss."
+    return f"Side {side.name} alone lost {fmt.count(lost)} of {fmt.counted(total, 'message')} ({ratio}): loss."
 
 
 def _certain(window: Window, lost: int, total: int, max_loss_ratio: float) -> str:
     if not lost:
-        return f"0 of {fmt.counted(total, 'message')} lost for certain."
+        return f"0 of {fmt.counted(total, 'message')} certainly lost."
     ratio = lost / total if total else None
     side = "above" if ratio is not None and ratio > max_loss_ratio else "within"
     return (
-        f"{fmt.count(lost)} of {fmt.counted(total, 'message')} ({fmt.percent(ratio)}) lost for certain, {side} the "
+        f"{fmt.count(lost)} of {fmt.counted(total, 'message')} ({fmt.percent(ratio)}) certainly lost, {side} the "
         f"target of {fmt.percent(max_loss_ratio)}{_where(window, 'certain')}."
     )
 
@@ -123,12 +123,12 @@ def places(window: Window) -> list[tuple[str, Interval]]:
 
 
 _REASONS: Final[dict[str, str]] = {
-    "pending": "some messages are late and not overtaken yet",
+    "pending": "some messages are late but not overtaken yet",
     "overdue": "some messages have been pending longer than maxWait",
-    "unexplained": "some messages were seen later but did not come in at any source: an id or event time was changed",
+    "unexplained": "some messages were seen later but not at any source: an id or event time was changed",
     "version": "the definition changed in this minute",
-    "failed": "closing this minute failed: it counts nothing, and is tried again",
-    "sample": "only a sample of the messages was looked at: counts are scaled, the loss interval is widened",
+    "failed": "closing this minute failed and will be retried: it has no counts",
+    "sample": "only a sample of the messages was examined: counts are scaled, the loss interval is widened",
 }
 
 
@@ -137,13 +137,13 @@ def reason(code: str) -> str:
     if code.startswith("evidence:"):
         return f"the evidence of node {code.removeprefix('evidence:')} is incomplete"
     if code.startswith("crash:"):
-        return f"a process of node {code.removeprefix('crash:')} died: what it may have had in hand stays unsure"
+        return f"a process of node {code.removeprefix('crash:')} died: messages that it had in flight remain uncertain"
     return _REASONS.get(code, code)
 
 
 FATES: Final = {
-    "lost": "lost for certain",
-    "perhaps": "perhaps lost",
+    "lost": "certainly lost",
+    "perhaps": "possibly lost",
     "overdue": "overdue: pending longer than maxWait",
     "pending": "pending: late, not lost",
 }
@@ -163,22 +163,22 @@ QUALITIES: Final[dict[Quality, str]] = {
 }
 """Heads of the columns of a table of qualities."""
 QUALITY_NOTE: Final = (
-    "Each value stands beside its target, and leads to the minute in which it was worst. Duplicates and corruption are "
-    "known of minutes whose beacons were read, corruption of messages that carry checksums on both sides of a link; "
-    "staleness is the largest at the end of a minute."
+    "Each value is shown with its target and links to its worst minute. Duplicates and corruption are "
+    "measured in minutes whose beacons were read, corruption in messages with checksums on both sides of a link; "
+    "staleness is the maximum at the end of a minute."
 )
 QUALITY_VERDICTS: Final[dict[QualityVerdict, VerdictLook]] = {
     "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "within the target"),
     "bad": VerdictLook("MISSED", "✖", "red", "loss", "x", "worse than the target"),
-    "unknown": VerdictLook("UNKNOWN", "?", "orange", "unknown", "diamond", "what is known allows no verdict"),
-    "none": VerdictLook("NO TARGET", "○", "gray", "idle", "circle-open", "there is no target to judge by"),
+    "unknown": VerdictLook("UNKNOWN", "?", "orange", "unknown", "diamond", "not enough data for a verdict"),
+    "none": VerdictLook("NO TARGET", "○", "gray", "idle", "circle-open", "no target is set"),
 }
 
 
 def quality_value(cell: QualityCell) -> str:
     """Format the value of a quality: `0.2 % – 0.5 %`, `3 of 1,200`, `4.5 min`, or that it is not known."""
     if cell.value is None:
-        return "not known"
+        return "unknown"
     match cell.quality:
         case "loss":
             return fmt.percent_interval(LossRatio(cell.value, cell.most))

@@ -50,7 +50,9 @@ class Options:
 def options(about: str | None) -> Options:
     """Parse the command line, and stop at SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--pipeline", default="orders", help="topics and groups begin with it")
+    parser.add_argument(
+        "--pipeline", default="orders", help="name of the pipeline, and prefix of its topics and groups"
+    )
     parser.add_argument("--messages", type=int, default=100, help="how many to handle; 0: until Ctrl-C or SIGTERM")
     parser.add_argument("--no-feed", action="store_true", help="the orders are in the topic already")
     given = parser.parse_args()

@@ -19,13 +19,11 @@ def secret(environ: Mapping[str, str], name: str) -> str:
     if not path:
         return value
     if value:
-        raise BadSetting(variable=name, problem=f"is set, and {name}_FILE, too: expected one of them")
+        raise BadSetting(variable=name, problem=f"and {name}_FILE are both set: set only one of them")
     try:
         return Path(path).read_text("utf-8").strip("\r\n")
     except PermissionError as error:
-        problem = (
-            f"names {path}, which user {os.geteuid()} is not allowed to read. Let that user read it (chown, chmod)"
-        )
+        problem = f"is {path}, which user {os.geteuid()} cannot read. Grant that user read access (chown, chmod)"
         raise BadSetting(variable=f"{name}_FILE", problem=problem) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise BadSetting(variable=f"{name}_FILE", problem=f"names {path}, which cannot be read: {error}") from error
+        raise BadSetting(variable=f"{name}_FILE", problem=f"is {path}, which cannot be read: {error}") from error

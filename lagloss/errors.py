@@ -25,7 +25,7 @@ EXIT_NOT_ENOUGH_DATA: Final = 4
 
 
 class LaglossError(Exception):
-    """Something went wrong: {detail}"""
+    """Internal error: {detail}"""
 
     exit_code: ClassVar[int] = EXIT_UNREACHABLE
 
@@ -53,11 +53,11 @@ class ServerUnreachable(LaglossError):
 
 
 class KafkaUnreachable(ServerUnreachable):
-    """Kafka at {bootstrap} cannot be reached: {detail}. Is `lagloss up` running? Else check LAGLOSS_KAFKA_BOOTSTRAP."""
+    """Cannot reach Kafka at {bootstrap}: {detail}. Check that `lagloss up` is running, or LAGLOSS_KAFKA_BOOTSTRAP."""
 
 
 class KafkaRefuses(KafkaUnreachable):
-    """Kafka at {bootstrap} refuses {who}: {detail}. docs/kafka.md lists the variables of a connection, and the ACLs."""
+    """Kafka at {bootstrap} rejects {who}: {detail}. See docs/kafka.md for the connection variables and the ACLs."""
 
 
 class BadSetting(UsageError):

@@ -168,7 +168,7 @@ class Identities:
         reads_traces: bool = False,
     ) -> None:
         if missing == "draw" and not first:
-            raise ValueError('expected missing="draw" at the first node only: elsewhere a fresh id is another message')
+            raise ValueError('expected missing="draw" only at the first node: elsewhere, a new id means a new message')
         if missing not in ("skip", "draw") and not callable(missing):
             raise ValueError(f'expected missing to be "skip", "draw" or a function, found {missing!r}')
         self._source = source

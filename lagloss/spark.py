@@ -89,17 +89,15 @@ def emit(
     if kind not in get_args(BeaconKind):
         raise ValueError(f"expected kind to be one of {', '.join(get_args(BeaconKind))}, found {kind!r}")
     _expect(df, id_column, (StringType,), "text")
-    _expect(df, time_column, (TimestampType, LongType), "a timestamp or a long of epoch ms")
+    _expect(df, time_column, (TimestampType, LongType), "a timestamp or a long with epoch ms")
     if trace_column is not None:
         if kind != "received":
-            raise ValueError(f'expected no trace_column with kind {kind!r}: traces are sent with "received"')
+            raise ValueError(f'expected trace_column only with kind "received", found kind {kind!r}')
         _expect(df, trace_column, (StringType,), "text")
     if payload_column is not None:
         if kind not in ("received", "sent"):
-            raise ValueError(
-                f'expected no payload_column with kind {kind!r}: checksums are sent with "received" and "sent"'
-            )
-        _expect(df, payload_column, (BinaryType, StringType), "bytes or text")
+            raise ValueError(f'expected payload_column only with kind "received" or "sent", found kind {kind!r}')
+        _expect(df, payload_column, (BinaryType, StringType), "binary or text")
     address = KafkaConnection.of(bootstrap) if bootstrap else KafkaConnection.of_environment()
     observation = SparkObservation(
         pipeline,
@@ -132,7 +130,7 @@ def _expect(df: DataFrame, column: str, types: tuple[type[DataType], ...], what:
     if [field for field in fields if isinstance(field.dataType, types)]:
         return
     kind = fields[0].dataType.simpleString() if fields else "no such column"
-    raise ValueError(f"expected a column {column} of {what}, found {kind}")
+    raise ValueError(f"expected a column {column} with {what}, found {kind}")
 
 
 def observe_partition(

@@ -74,7 +74,7 @@ def windows_frame(windows: Iterable[ListedWindow], of: Of = "windows") -> DataFr
     elif of in _PARTS:
         rows = [_of_window(window) | part for window in windows for part in _parts(window, of)]
     else:
-        raise ValueError(f"expected windows, reasons, {', '.join(_PARTS)}, found {of}")
+        raise ValueError(f"expected one of windows, reasons, {', '.join(_PARTS)}, found {of}")
     frame: DataFrame = pd.json_normalize(rows, sep="_")
     for name in _MOMENTS:
         if name in frame:

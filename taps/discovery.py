@@ -173,7 +173,7 @@ def propose(topics: Sequence[TopicGuess], groups: Mapping[str, Sequence[str]]) -
     in_flow = [node for node in nodes if node.name in flow]
     others = sorted(output.topic for node in nodes if node.name not in flow for output in node.outputs)
     if others:
-        in_flow[0].notes.insert(0, f"not of this flow, since they share no ids with it: {', '.join(others)}")
+        in_flow[0].notes.insert(0, f"not part of this flow (no shared ids): {', '.join(others)}")
     return in_flow
 
 
@@ -223,7 +223,7 @@ class _Proposal:
         best = max(readers, key=lambda group: (SequenceMatcher(None, group, hop.after).ratio(), group))
         if len(readers) > 1:
             others = ", ".join(group for group in readers if group != best)
-            note = f"{hop.after} can also be written by {others}, which reads {hop.before}, too"
+            note = f"{hop.after} could also be written by {others}, which also reads {hop.before}"
             self._notes.setdefault(NodeLabel("group", best), []).append(note)
         return NodeLabel("group", best)
 
@@ -237,10 +237,12 @@ class _Proposal:
             time = guessed.guesses.times[0].expression
             doubts = []
             if (distinct := guessed.distinct(identity)) < MOST_DISTINCT:
-                doubts.append(f"{1 - distinct:.0%} of its records have the id of another one, and count as repeated")
+                doubts.append(
+                    f"{1 - distinct:.0%} of its records have the id of another record and count as duplicates"
+                )
             if time == "timestamp":
                 doubts.append(
-                    "the event time is the record's own timestamp, which no later topic has: look for a better one"
+                    "the event time is the record's timestamp, which later topics do not keep: choose another field"
                 )
             return identity, time, doubts
         hop = before[0]
@@ -248,8 +250,8 @@ class _Proposal:
         expected = self._topics[hop.before].times(hop.before_id, source_time)
         for time in dict.fromkeys([source_time, *(candidate.expression for candidate in guessed.guesses.times)]):
             if _agree(expected, guessed.times(hop.after_id, time)):
-                return identity, time, [f"{hop.shared:.0%} of its ids are in {hop.before}"]
-        return identity, source_time, [f"no field has the event time that {hop.before} gives its ids: taps need it"]
+                return identity, time, [f"{hop.shared:.0%} of its ids also occur in {hop.before}"]
+        return identity, source_time, [f"no field has the event times of {hop.before}, which taps need"]
 
     def _name(self, label: NodeLabel) -> str:
         """Return a node's name, of letters, digits, `-` and `_`, which no other node has."""
@@ -276,7 +278,7 @@ def as_yaml(pipeline: str, nodes: Sequence[NodeGuess], lookback: str, cluster: s
         *(write_line({name: value}) for name, value in head.items()),
         f"metadata: {write_flow({'name': pipeline})}",
         "spec:",
-        f"  {write_line({'lookback': lookback})}  # begin with records that are already there",
+        f"  {write_line({'lookback': lookback})}  # start with existing records",
         "  nodes:",
     ]
     for node in nodes:

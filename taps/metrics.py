@@ -25,19 +25,19 @@ class TapMetrics:
             "lagloss_taps_unreadable", "Records that could not be read", (*_LABELS, "reason"), registry=self.registry
         )
         self._gone = Counter(
-            "lagloss_taps_gone", "Offsets that retention deleted before they were read", _LABELS, registry=self.registry
+            "lagloss_taps_gone", "Offsets deleted by retention before they were read", _LABELS, registry=self.registry
         )
-        self._waits = Counter("lagloss_taps_waits", "Failed tries, by tap", _LABELS, registry=self.registry)
+        self._waits = Counter("lagloss_taps_waits", "Failed attempts, by tap", _LABELS, registry=self.registry)
         self._through = Gauge(
             "lagloss_taps_through_timestamp_seconds",
-            "Everything observed before is sent, seconds since the epoch",
+            "Time up to which all observations are sent, in seconds since the epoch",
             _LABELS,
             registry=self.registry,
         )
 
         self._unread = Gauge(
             "lagloss_taps_unread",
-            "Offsets up to the end of the topic that are not planned yet",
+            "Offsets before the end of the topic that are not planned yet",
             _LABELS,
             registry=self.registry,
         )

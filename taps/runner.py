@@ -123,7 +123,7 @@ class TapRunner:
             if self._closing:
                 self._close()
         except (NotOwned, KafkaException, DBAPIError):
-            log.info("tap left to its next owner", tap=self._running.tap.source)
+            log.info("tap released", tap=self._running.tap.source)
         finally:
             self._end()
 
@@ -198,7 +198,7 @@ class TapRunner:
     def _next(self, last: TapPlan) -> TapPlan:
         partitions = self._outlet.partitions()
         if partitions is None:
-            raise ConnectionError(self._outlet.last_error or "the broker of beacons does not answer")
+            raise ConnectionError(self._outlet.last_error or "the broker for beacons does not respond")
         commits = None
         if self._commits is not None:
             commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
@@ -223,11 +223,11 @@ class TapRunner:
         if topic.topic_id != last.topic_id:
             begun = Beginning(ANEW, {}) if last.topic_id else self._begin(topic.look.logs)
             if last.topic_id:
-                log.warning("topic was created anew", tap=self._running.tap.source)
+                log.warning("topic recreated", tap=self._running.tap.source)
             last = replace(last, topic_id=topic.topic_id, until_ms={}, commits={}, void={})
         elif tails:
             begun = Beginning({**last.positions, **tails}, dict.fromkeys(tails, 1))
-            log.warning("topic has lost its newest records", tap=self._running.tap.source, ends=tails)
+            log.warning("topic truncated", tap=self._running.tap.source, ends=tails)
             last = replace(
                 last, commits={partition: marks for partition, marks in last.commits.items() if partition not in tails}
             )
@@ -310,7 +310,7 @@ class TapRunner:
         if time.monotonic() - self._noted_at > NOTE_S:
             self._noted_at = time.monotonic()
             self._store.note_trouble(
-                self._running.emitter, f"waits for Kafka: {self._outlet.last_error or 'no answer'}"
+                self._running.emitter, f"waiting for Kafka: {self._outlet.last_error or 'no response'}"
             )
 
     def _tidy(self) -> None:
@@ -327,7 +327,7 @@ class TapRunner:
     def _wait_for(self, error: Exception, pause_s: float) -> None:
         """Wait after an outage. The next turn begins with what is stored, whatever was carried out by halves."""
         trouble = str(error) or type(error).__name__
-        log.warning("tap waits", tap=self._running.tap.source, trouble=trouble, pause_s=pause_s)
+        log.warning("tap waiting", tap=self._running.tap.source, trouble=trouble, pause_s=pause_s)
         self._metrics.waits(self._running.tap)
         with suppress(DBAPIError, NotOwned):  # which the next turn meets
             self._store.note_trouble(self._running.emitter, trouble)
@@ -354,7 +354,7 @@ class TapRunner:
             if self._plan is not None:
                 self._store.release(self._running.emitter)
         except DBAPIError:
-            log.warning("tap not released", tap=self._running.tap.source)
+            log.warning("tap release failed", tap=self._running.tap.source)
         self._outlet.close()
         self._reader.close()
         if self._commits is not None:

@@ -63,7 +63,7 @@ class TapService:
         """Definitions and taps that are set aside."""
         self.metrics.set_aside.counts = self.unreadable.counts
         self.turns = Turns()
-        self._loop = WatchedLoop("looking after taps", LOOK_LIMIT_S)
+        self._loop = WatchedLoop("the taps loop", LOOK_LIMIT_S)
         self._bootstrap = bootstrap
         self._database_url = database_url
         self._spark = spark
@@ -116,9 +116,9 @@ class TapService:
                 except Exception as error:
                     is_checked, is_changed = False, True
                     if isinstance(error, DBAPIError):
-                        self.trouble = f"waits for PostgreSQL: {error.orig}"
+                        self.trouble = f"waiting for PostgreSQL: {error.orig}"
                     else:  # a fault of ours: the taps that run go on
-                        log.exception("taps not looked after")
+                        log.exception("taps round failed")
                         self.trouble = f"failed: {type(error).__name__}: {error}"
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 self.metrics.running.set(len(self._threads))
@@ -149,7 +149,7 @@ class TapService:
         try:
             runner = self._runner(running, taps)
         except (LaglossError, KafkaException) as error:
-            log.warning("tap cannot run", tap=running.tap.source, trouble=str(error))
+            log.warning("tap start failed", tap=running.tap.source, trouble=str(error))
             return
         if close:
             runner.stop(close=True)

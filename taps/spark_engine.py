@@ -59,7 +59,7 @@ class SparkEngine:
         except Py4JJavaError as error:
             if TOO_LATE not in str(error):
                 raise
-            log.warning("records with timestamps that Spark cannot read", tap=self._maker.tap.source)
+            log.warning("timestamps unreadable by Spark", tap=self._maker.tap.source)
             return self._without_spark(plan)
         blocks_ = Blocks.merged(pickle.loads(row.made) for row in rows)
         self._maker.drop_gone(plan, sum(plan.gone.values()), blocks_)

@@ -112,6 +112,6 @@ def _send(outlet: KafkaOutlet, packed: Iterable[PackedBlock], blocks: Blocks) ->
     deadline = time.monotonic() + SEND_S
     while left:
         if time.monotonic() > deadline:
-            raise TimeoutError(outlet.last_error or "the broker did not take the blocks in time")
+            raise TimeoutError(outlet.last_error or "the broker did not accept the blocks in time")
         outlet.poll(0.05)
     blocks.positions = positions

@@ -33,7 +33,7 @@ CONNECTIONS: Final = 4
 
 
 class NotOwned(Exception):
-    """Another process has taken this tap over, or it is no longer wanted."""
+    """Another process has taken over this tap, or it was removed."""
 
 
 @dataclass(frozen=True, slots=True)

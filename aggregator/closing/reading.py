@@ -86,7 +86,7 @@ class WindowReads:
             TopicRecreated: it is another one, and what was read of it is not what was asked for.
         """
         if self._beacons.topic_id() != self._topic_id:
-            raise TopicRecreated(f"{self._beacons.topic} was created anew")
+            raise TopicRecreated(f"{self._beacons.topic} was recreated")
 
     def shares(self, context: JudgementContext, windows: Windows, ends_at: float = math.inf) -> dict[WindowKey, Share]:
         """Return what to read of each window, as far as there is time until `ends_at` (monotonic s): no more of one

@@ -231,7 +231,7 @@ class WideReads:
             return Share(ranges)
         if read is None:
             read = self._reads[pipeline] = _WideRead(pipeline, most_records)
-            log.info("wide window", pipeline=pipeline, window_start=start_s, records=records_in(ranges))
+            log.info("wide window read", pipeline=pipeline, window_start=start_s, records=records_in(ranges))
         if not read.has_begun and len(read.windows) < WINDOWS_AT_ONCE:
             read.want(start_s, named, others)
         else:

@@ -214,7 +214,7 @@ class ConsumerLags:
             except (KafkaException, TimeoutError) as error:
                 if not _is_unknown(error):
                     trouble = error
-                    self.trouble = f"{name}: {str(error) or 'no answer in time'}"
+                    self.trouble = f"{name}: {str(error) or 'no response in time'}"
         if trouble is not None and not answers:
             raise trouble
         return answers

@@ -116,7 +116,7 @@ class QueueLags:
                     self._age_error = None
                 except Exception as error:
                     if str(error) != self._age_error:
-                        log.warning("age of messages in queues unknown", trouble=str(error))
+                        log.warning("queue age read failed", trouble=str(error))
                     self._age_error = str(error)
         return self._ages
 
@@ -163,7 +163,9 @@ def _boto3_clients() -> MakeClient:
         import boto3
         from botocore.config import Config
     except ImportError as error:
-        raise BadSetting(variable="queue", problem="of a node needs `pip install lagloss-server[aws]`") from error
+        raise BadSetting(
+            variable="queue", problem="of a node needs boto3: run `pip install 'lagloss-server[aws]'`"
+        ) from error
     config = Config(connect_timeout=ANSWER_TIMEOUT_S, read_timeout=ANSWER_TIMEOUT_S, retries={"max_attempts": 1})
 
     def make(service: str, region: str | None) -> Any:

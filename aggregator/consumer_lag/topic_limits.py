@@ -37,7 +37,7 @@ def _limit(value: str | None) -> int | None:
 
 
 class TopicLimits:
-    """Reader of limits, and of the sizes of partitions whose topics have a limit of size. Used by one thread.
+    """Reader of limits, and of the partition sizes whose topics have a limit of size. Used by one thread.
 
     Needs the rights DESCRIBE_CONFIGS on the topics and, for sizes, DESCRIBE on the cluster; what it may not read is
     logged once and left out.
@@ -69,7 +69,12 @@ class TopicLimits:
             self._sizes_asked = now
             try:
                 self._sizes = self._disks.read(keys)
-                self._note("sizes", None if self._sizes else "no size of any partition: DESCRIBE on the cluster?")
+                self._note(
+                    "sizes",
+                    None
+                    if self._sizes
+                    else "the brokers report no partition sizes; check that an ACL allows DESCRIBE on the cluster",
+                )
             except KafkaException as error:
                 self._note("sizes", str(error))
         return self._sizes
@@ -87,7 +92,7 @@ class TopicLimits:
             try:
                 entries = future.result(max(0.0, deadline - time.monotonic()))
             except (KafkaException, TimeoutError) as error:
-                self._note(resource.name, str(error) or "no answer in time")
+                self._note(resource.name, str(error) or "no response in time")
                 continue
             self._limits[resource.name] = limits_of({name: entry.value for name, entry in entries.items()})
             self._note(resource.name, None)
@@ -98,13 +103,13 @@ class TopicLimits:
             self._troubles.pop(what, None)
         elif self._troubles.get(what) != trouble:
             self._troubles[what] = trouble
-            log.warning("retention unknown", of=what, trouble=trouble)
+            log.warning("topic limits read failed", of=what, trouble=trouble)
 
 
 class PartitionSizes(KafkaAdmin):
-    """Reader of the sizes of partitions on the brokers' disks."""
+    """Reader of the partition sizes on the brokers' disks."""
 
-    ABOUT = "sizes of partitions"
+    ABOUT = "partition sizes"
 
     def read(self, keys: Iterable[Key]) -> dict[Key, int]:
         """Return the bytes of each partition, those of its largest replica. None for one that no broker has, and for

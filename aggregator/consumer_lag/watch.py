@@ -61,7 +61,7 @@ class ConsumerLagWatch:
         metrics: AggregatorMetrics,
         failures: SetAside,
     ) -> None:
-        self.loop = WatchedLoop("reading consumer lags", ROUND_LIMIT_S)
+        self.loop = WatchedLoop("the consumer lag loop", ROUND_LIMIT_S)
         self._bootstrap = bootstrap
         self._engine = engine
         self._groups = groups
@@ -168,7 +168,7 @@ class ConsumerLagWatch:
         for cluster, trouble in troubles.items():
             self._metrics.consumer_lag_failures.inc()
             if trouble != self._troubles.get(cluster):
-                log.warning("consumer lag unknown", cluster=cluster, trouble=trouble)
+                log.warning("consumer lag read failed", cluster=cluster, trouble=trouble)
         self._troubles = troubles
 
 

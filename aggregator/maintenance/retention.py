@@ -102,7 +102,7 @@ class Retention:
         for day in days:
             held_by = _unless_locked(partial(drop, day), "a lock")
             if held_by is not None:
-                log.debug("day kept", table=table.name, day=day_label(day), held_by=held_by)
+                log.debug("day drop deferred", table=table.name, day=day_label(day), held_by=held_by)
                 return
             log.info("day dropped", table=table.name, day=day_label(day))
             self._metrics.days_dropped.labels(table.name).inc()
@@ -141,7 +141,7 @@ class Retention:
             hold_follower(connection)
             connection.execute(text(f"LOCK TABLE {TALLY.name} IN ACCESS EXCLUSIVE MODE"))
             if _newest_basis(connection, day) != newest:
-                return "a report that was just followed"
+                return "a report that was just consumed"
             _drop_partition(TALLY, day, connection)
             return None
 
@@ -208,7 +208,7 @@ def _drop_rolled_up(day: int, connection: Connection) -> str | None:
     """Drop a day of windows unless a roll-up of it is marked. None can be marked while the table is locked."""
     connection.execute(text(f'LOCK TABLE "{WINDOW.name}" IN ACCESS EXCLUSIVE MODE'))
     if connection.execute(select(exists().where(_in_day(tables.RollupDirtyRow.start, day)))).scalar_one():
-        return "a roll-up to be made"
+        return "a pending roll-up"
     pruned = insert(tables.PrunedRow).values(table_name=WINDOW.name, before_s=(day + 1) * DAY_S)
     newer = func.greatest(pruned.excluded.before_s, tables.PrunedRow.before_s)
     connection.execute(pruned.on_conflict_do_update(index_elements=["table_name"], set_={"before_s": newer}))
@@ -223,7 +223,7 @@ def _newest_basis(connection: Connection, day: int) -> int:
 
 def _unsealed(connection: Connection, day: int) -> str | None:
     is_unsealed = exists().where(WINDOW.c.state == "closed", _in_day(WINDOW.c.window_start, day))
-    return "a window that may change" if connection.execute(select(is_unsealed)).scalar_one() else None
+    return "a window that can still change" if connection.execute(select(is_unsealed)).scalar_one() else None
 
 
 def _never_closed(connection: Connection, day: int, changeable_s: int) -> str | None:
@@ -233,7 +233,7 @@ def _never_closed(connection: Connection, day: int, changeable_s: int) -> str | 
     defined = TALLY.c.pipeline.in_(names_not_deleted())
     waits = or_(TALLY.c.window_start >= changeable_s, defined)
     is_never_closed = exists().where(_in_day(TALLY.c.window_start, day), ~closed, waits)
-    return "a window to be closed" if connection.execute(select(is_never_closed)).scalar_one() else None
+    return "a window that is not closed yet" if connection.execute(select(is_never_closed)).scalar_one() else None
 
 
 def _delete_some(table: Table, condition: ColumnElement[bool], connection: Connection) -> int:

@@ -51,7 +51,7 @@ class SampleAnnouncer:
         except KafkaException as error:
             trouble = kafka_error(error).str()
             if trouble != self._trouble:
-                log.warning("samples not announced", topic=self._topic, trouble=trouble)
+                log.warning("sample announcement failed", topic=self._topic, trouble=trouble)
             self._trouble = trouble
             return 0
         self._trouble = ""

@@ -162,7 +162,7 @@ class ReportConsumer:
             )
             is_done = deferral.settle(connection, pipeline, reached, ends)
         self._had_its_turn = pipeline
-        log.info("followed deferred reports", pipeline=pipeline, reports=len(records), caught_up=is_done)
+        log.info("deferred reports consumed", pipeline=pipeline, reports=len(records), caught_up=is_done)
         return True
 
     def _write_again(self, connection: Connection, followed: ReportBatch) -> None:
@@ -172,7 +172,9 @@ class ReportConsumer:
 
     def _note(self, counts: Mapping[int, int], reached: Mapping[int, int]) -> None:
         if any(counts.get(partition, 0) < offset for partition, offset in reached.items()):
-            raise DatabaseRestored(f"expected PostgreSQL to hold reports up to {dict(reached)}, found {dict(counts)}")
+            raise DatabaseRestored(
+                f"expected the stored position of reports to be {dict(reached)} or later, found {dict(counts)}"
+            )
         if reached is self._reached:
             self._reached = counts
 

@@ -230,5 +230,5 @@ def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str) ->
         for table in (reports, tables.DeferredReportsRow, audited, tables.TallyRow, tables.LaneRow):
             connection.execute(delete(table))
         connection.execute(update(tables.EmitterRow).values(seq=-1))
-    log.warning("topic recreated", note="windows so far are sealed, reports are consumed from the start")
+    log.warning("topic recreated", note="existing windows are sealed; reports are consumed from the beginning")
     return True

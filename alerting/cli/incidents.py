@@ -165,7 +165,7 @@ def send_test(
         case "refused":
             failure = f"refused: {answer.error}"
         case "retried":
-            failure = f"not accepted yet, {answer.error or 'no answer'}; the alerter keeps trying"
+            failure = f"not accepted yet, {answer.error or 'no response'}; the alerter keeps trying"
     typer.echo(f"{receiver}: {failure}", err=True)
     raise typer.Exit(EXIT_BREACHED)
 

@@ -31,7 +31,7 @@ _STATES: Final = {
     "incident.updated": "updated",
     "incident.acknowledged": "acknowledged",
     "incident.escalated": "escalated",
-    "incident.raised": "now a page",
+    "incident.raised": "severity raised",
     "incident.reopened": "reopened",
     "incident.reminder": "still open",
     "incident.resolved": "resolved",
@@ -152,7 +152,7 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Tex
         count = _part(body, "windows").get("count")
         yield _line("Since", f"{body['since']}{f', {count} windows' if count and count != 1 else ''}")
     yield from _listed("Where", [place_words(place) for place in _list(body, "where")])
-    yield from _listed("For", [destination_words(destination) for destination in _list(body, "destinations")])
+    yield from _listed("Destination", [destination_words(destination) for destination in _list(body, "destinations")])
     if labels := _part(incident, "labels"):
         yield _line("Labels", ", ".join(f"{name}={value}" for name, value in labels.items()))
     if conclusion := _part(body, "blame").get("conclusion"):

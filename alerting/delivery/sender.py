@@ -84,7 +84,9 @@ class Sender:
             except AWAY as error:
                 failures += 1
                 wait_s = pause_s(failures)
-                _log.warning("outbox_away", receiver=self.receiver, error=type(error).__name__, again_in_s=wait_s)
+                _log.warning(
+                    "outbox_unreachable", receiver=self.receiver, error=type(error).__name__, again_in_s=wait_s
+                )
             except Exception:
                 wait_s = MISTAKE_S  # ours to mend; the message is due again when its claim runs out
                 _log.exception("sending_failed", receiver=self.receiver)

@@ -60,11 +60,11 @@ def incident_body(incident: Incident, change: str, labels: Mapping[str, str], da
 def _summary(incident: Incident) -> str:
     pipeline, rule, because = incident.pipeline, incident.rule, incident.resolved_because
     if because == "revised":
-        return f"{pipeline}: {rule} did not breach after all: its windows were closed again, or the rule changed"
+        return f"{pipeline}: {rule} revised: no breach after its windows were closed again or the rule changed"
     if because == "recovered":
         return f"{pipeline}: {rule} recovered after {incident.windows} min; at worst {incident.text}"
     if not incident.is_open:
-        return f"{pipeline}: {rule} is no longer evaluated ({because}); it was {incident.text}"
+        return f"{pipeline}: {rule} is no longer evaluated ({because}); last: {incident.text}"
     place = next(iter(incident.where), None)
     share = f" ({fmt.percent(place['share'])})" if place and place["share"] is not None else ""
     most = f", most of it at {place['kind']} {place['name']}{share}" if place else ""

@@ -220,7 +220,7 @@ class Evaluator:
             except (OperationalError, InterfaceError, NotLeading):  # none of the others could be ended
                 raise
             except Exception:  # those of the others end all the same
-                _log.exception("ending_failed", pipeline=name)
+                _log.exception("resolution_failed", pipeline=name)
                 self.rule_failed(name)
         self._views.forget(names)
         self._pre_check.retain(names)

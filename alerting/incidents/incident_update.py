@@ -143,7 +143,7 @@ def _detail(
     before: Mapping[str, Any],
     evidence: Document | None,
 ) -> Document:
-    notes = [f"window {rfc3339(start)} was revised: no breach any more" for start in change.revised]
+    notes = [f"window {rfc3339(start)} was revised: no longer a breach" for start in change.revised]
     worst_windows = [start for start, value in change.breaches.items() if value == change.worst]
     if change.kind == "resolved":
         evidence = {name: before[name] for name in _EVIDENCE}

@@ -98,7 +98,7 @@ _TIDY: Final = text(
 )
 _DROP: Final = text(
     "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped', "
-    "last_error = 'the alerting file no longer has this receiver' "
+    "last_error = 'this receiver was removed from the alerting file' "
     "WHERE done_at IS NULL AND receiver <> ALL(:receivers)"
 )
 _SUPERSEDE: Final = text(

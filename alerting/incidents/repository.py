@@ -58,7 +58,7 @@ def lock(connection: Connection, pipeline: str, lead: Lease | None = None) -> da
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10s'"))
     take_turn(connection, pipeline)
     if lead is not None and not lead.is_held(connection):
-        raise NotLeading("another alerter leads")
+        raise NotLeading("another alerter is the leader")
     return clock(connection)
 
 

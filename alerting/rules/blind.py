@@ -74,8 +74,8 @@ class Reporting:
         ]
 
     def text(self, value: float) -> str:
-        allowed = f"{self.out_of.breaches - 1} of {self.out_of.of} may be"
-        return f"{fmt.percent(value)} of the last windows cannot be judged for lack of evidence, {allowed}"
+        allowed = f"limit {self.out_of.breaches - 1} of {self.out_of.of}"
+        return f"{fmt.percent(value)} of the last windows have no verdict for lack of evidence, {allowed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class ClosingHealth:
 
     def text(self, value: float) -> str:
         waits, limit = fmt.against(fmt.duration_s, value, self.target)
-        return f"no window closed since the one that ended {waits} ago, limit {limit}"
+        return f"newest closed window ended {waits} ago, limit {limit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class BurnRate:
 
     def text(self, value: float) -> str:
         spans = f"{self.spans.name} and the last {fmt.duration_s(self.spans.short_s)}"
-        return f"{self.objective} budget burns {value:.3g} times too fast over {spans}, limit {self.target:g}"
+        return f"{self.objective} budget burn rate {value:.3g} over {spans}, limit {self.target:g}"
 
 
 def budget_rules(definition: Definition) -> list[BurnRate]:

@@ -113,13 +113,13 @@ class DeadlineMissed(_JobRule):
         if not late:
             return by_the_clock(view, 0.0 if runs else None, False)
         newest = [run for run in runs if run.hour.to_s == late[-1]]
-        state = f"its run is {newest[-1].state}" if newest else "no run of it has begun"
-        text = f"{self.job.dag} missed its deadline, {fmt.duration_s(self.target)} after the hour; {state}"
+        state = f"its run is {newest[-1].state}" if newest else "no run of it has started"
+        text = f"{self.job.dag} missed its deadline, {fmt.duration_s(self.target)} after the end of the hour; {state}"
         return self._breach(view, view.now_s - late[0], text, [self._hour(runs, to_s) for to_s in late])
 
     def text(self, value: float) -> str:
         since, limit = fmt.against(fmt.duration_s, value, self.target)
-        return f"no result of {self.job.dag} {since} after the hour, deadline {limit}"
+        return f"no result of {self.job.dag} {since} after the end of its hour, deadline {limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class RunFailed(_JobRule):
         newest = {run.hour.to_s: run for run in sorted(tried, key=lambda run: run.ended_ms or 0)}
         bad = []
         for to_s, run in sorted(newest.items()):
-            why = why_bad(self.job, run) if run.has_ended else "it failed, and runs again"
+            why = why_bad(self.job, run) if run.has_ended else "it failed and is running again"
             if why is not None and to_s > view.now_s - HORIZON_S:
                 bad.append((run, why))
         if not bad:
@@ -192,7 +192,7 @@ class OutputStale(_JobRule):
 
     def _text(self, value: float, limit_s: float) -> str:
         age, limit = fmt.against(fmt.duration_s, value, limit_s)
-        return f"the newest result of {self.job.dag} is of an hour that ended {age} ago, limit {limit}"
+        return f"the newest result of {self.job.dag} covers an hour that ended {age} ago, limit {limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class RunLate(_JobRule):
 
     @property
     def what(self) -> str:
-        return f"time until a result of {self.job.dag} by what is usual"
+        return f"time until a result of {self.job.dag}, relative to the usual time"
 
     def assess(self, view: PipelineView) -> Assessment:
         runs = self._runs(view)
@@ -226,8 +226,8 @@ class RunLate(_JobRule):
         if good_end_ms(runs, hours[-1]) is not None or waits_s <= limit_s:
             return by_the_clock(view, min(waits_s / usual_s, self.target), False)
         text = (
-            f"{self.job.dag} has no result {fmt.duration_s(waits_s)} after the hour, "
-            f"usually there after {fmt.duration_s(usual_s)}"
+            f"{self.job.dag} has no result {fmt.duration_s(waits_s)} after the end of its hour, "
+            f"usually available after {fmt.duration_s(usual_s)}"
         )
         return self._breach(view, waits_s / usual_s, text, [self._hour(runs, hours[-1])])
 
@@ -248,7 +248,7 @@ def waiting_words(view: PipelineView, hours: Sequence[TimeRange]) -> str:
         more, messages = view.windows.sum_between("messages", max(hour.from_s, counted_to_s), to_s)
         windows, records, counted_to_s = windows + more, records + messages, to_s
     if not windows:
-        return f"the hour {newest} waits, none of its windows is closed"
+        return f"the hour {newest} is waiting; none of its windows is closed"
     return f"{fmt.counted(records, 'record')} of {newest} {'waits' if records == 1 else 'wait'}"
 
 

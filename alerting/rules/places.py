@@ -48,7 +48,7 @@ def uncertain_places(breached: Sequence[Window], within: Collection[str] | None 
             kind,
             name,
             share,
-            f"{fmt.count(sums[kind, name])} overdue or perhaps lost; {_missing_evidence(breached, kind, name)}",
+            f"{fmt.count(sums[kind, name])} overdue or possibly lost; {_missing_evidence(breached, kind, name)}",
         )
         for (kind, name), share in shares(sums)
     ]
@@ -61,10 +61,10 @@ def _missing_evidence(breached: Sequence[Window], kind: PlaceKind, name: str) ->
     dead = dict.fromkeys(crash.emitter for window in breached for crash in window.crashes if crash.node == node)
     if not incomplete:
         what = f"{node}.in has" if kind == "link" else f"{node}'s exits have"
-        return f"the account of node {node} is complete, but {what} not come past them"
+        return f"the evidence of node {node} is complete, but {what} not progressed past them"
     died = f", where process {next(iter(dead))} died" if dead else ""
     more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
-    return f"the account of node {node} is incomplete in {incomplete} of {len(breached)} windows{died}{more}"
+    return f"the evidence of node {node} is incomplete in {incomplete} of {len(breached)} windows{died}{more}"
 
 
 def lag_places(breached: Sequence[Window]) -> list[BreachPlace]:
@@ -86,7 +86,7 @@ def checkpoint_places(
         for checkpoint in window.checkpoints:
             counts[checkpoint.name] = counts.get(checkpoint.name, 0) + count(checkpoint)
     return [
-        BreachPlace("checkpoint", name, share, f"{fmt.count(counts[name])} {word}, {fmt.percent(share)} of them")
+        BreachPlace("checkpoint", name, share, f"{fmt.count(counts[name])} {word}, {fmt.percent(share)} of all")
         for name, share in shares(counts)
     ]
 

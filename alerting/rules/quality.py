@@ -104,7 +104,7 @@ def _places(waiting: Sequence[WaitingMessages]) -> tuple[BreachPlace, ...]:
 
 
 def _pending_text(count: int, messages: int) -> str:
-    return f"{fmt.count(count)} pending, {fmt.percent(count / messages)} of them"
+    return f"{fmt.count(count)} pending, {fmt.percent(count / messages)} of all"
 
 
 def _place_of(label: str) -> Place | None:

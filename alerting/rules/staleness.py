@@ -97,7 +97,7 @@ class Staleness(PlacedRule):
     def text(self, value: float) -> str:
         stale, limit = fmt.against(fmt.duration_s, value, self.target)
         where = "delivered" if self.place is None else f"at {self.watches[0]}"
-        return f"newest event {where} {stale} ago while messages come in, limit {limit}"
+        return f"newest event {where} is {stale} old while messages keep arriving, limit {limit}"
 
 
 def staleness_rules(definition: Definition) -> list[Staleness]:

@@ -66,7 +66,7 @@ class TimeToLoss(PlacedRule):
 
     def text(self, value: float) -> str:
         soon, limit = fmt.against(fmt.duration_s, value, self.target)
-        return f"messages are deleted unread in {soon}, limit {limit}"
+        return f"messages will be deleted unread in {soon}, limit {limit}"
 
     def _at_risk(self, view: PipelineView, read: Iterable[PartitionNow]) -> list[GroupAtRisk]:
         """Return the groups with a partition whose messages are deleted within the target, or were."""

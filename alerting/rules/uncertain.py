@@ -33,7 +33,7 @@ class UncertainLoss(PlacedRule):
     all."""
 
     kind: str = "uncertain-loss"
-    what: ClassVar[str] = "share of messages that are overdue or perhaps lost"
+    what: ClassVar[str] = "share of messages that are overdue or possibly lost"
     unit: ClassVar[Unit] = "ratio"
 
     within: frozenset[str] | None
@@ -77,7 +77,7 @@ class UncertainLoss(PlacedRule):
     def text(self, value: float) -> str:
         share, target = fmt.against(fmt.percent, value, self.target)
         what = "messages" if self.place is None else f"messages at {self.place}"
-        return f"{share} of {what} overdue or perhaps lost over {fmt.duration_s(60 * self.windows)}, target {target}"
+        return f"{share} of {what} overdue or possibly lost over {fmt.duration_s(60 * self.windows)}, target {target}"
 
 
 def uncertain_loss_rules(definition: Definition) -> list[UncertainLoss]:

@@ -48,7 +48,7 @@ class FilteredRule(PlacedRule):
 
     @property
     def what(self) -> str:
-        return f"distance of the share of filtered messages{_at(self.place)} from its habit"
+        return f"deviation of the share of filtered messages{_at(self.place)} from its baseline"
 
     @property
     def reads(self) -> Iterable[Measure]:
@@ -97,7 +97,7 @@ class FilteredRule(PlacedRule):
 
     def text(self, value: float) -> str:
         points, limit = round(100 * value), round(100 * self.target)
-        return f"share of filtered messages{_at(self.place)} {points} points from its habit, limit {limit}"
+        return f"share of filtered messages{_at(self.place)} {points} points from its baseline, limit {limit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class VolumeRule(PlacedRule):
 
     @property
     def what(self) -> str:
-        return f"messages{_at(self.place)} by what is usual"
+        return f"messages{_at(self.place)} relative to the baseline"
 
     @property
     def reads(self) -> Iterable[Measure]:
@@ -172,9 +172,7 @@ class VolumeRule(PlacedRule):
 
         def text(position: int) -> str:
             usually = fmt.percent(usual.median[position])
-            return (
-                f"{fmt.percent(share[position])} of the messages come to {self.place}, usually {usually} at this hour"
-            )
+            return f"{fmt.percent(share[position])} of the messages reach {self.place}, usually {usually} at this hour"
 
         values = share / np.maximum(usual.median, 1e-9)
         return recent.assessment(made_up, values, is_usual & ~made_up, self.resolve_after, text=text)
@@ -184,7 +182,7 @@ class VolumeRule(PlacedRule):
 
     def text(self, value: float) -> str:
         share, limit = fmt.against(fmt.percent, value, self.target)
-        return f"messages{_at(self.place)} {share} of what is usual, limit {limit}"
+        return f"messages{_at(self.place)} at {share} of the baseline, limit {limit}"
 
 
 def unusual_rules(definition: Definition) -> list[FilteredRule | VolumeRule]:

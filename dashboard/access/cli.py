@@ -18,7 +18,7 @@ from lagloss_server.model.matchers import reach
 
 app = typer.Typer(
     name="access",
-    help="Check which pipelines teams may see on the dashboard.",
+    help="Check which pipelines teams can see on the dashboard.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -31,7 +31,7 @@ class NoAccessFile(UsageError):
 
 @app.callback()
 def commands() -> None:
-    """Check which pipelines teams may see on the dashboard."""
+    """Check which pipelines teams can see on the dashboard."""
 
 
 @app.command()

@@ -13,7 +13,7 @@ from lagloss_server.incidents.actions import Silence, pipeline_labels, silences
 from lagloss_server.model.matchers import Matcher, reach
 from lagloss_server.store.store import Store
 
-BEYOND: Final = "pipelines of yours and of others"
+BEYOND: Final = "pipelines of your teams and of other teams"
 """Stands for the matchers of a silence that reaches further than the person who asks may see."""
 Labels = Mapping[str, Mapping[str, str]]
 
@@ -61,7 +61,7 @@ def limited(store: Store, matchers: Sequence[str]) -> list[str]:
         raise BadSilence(expected="matchers such as pipeline=clicks or rule=~lag.*", found=pattern) from error
     own = sorted(filter(grants.may_act_on, reach(parsed, _labels(store))))
     if not own:
-        raise BadSilence(expected="matchers of a pipeline that you may act on", found=" ".join(matchers) or "none")
+        raise BadSilence(expected="matchers of a pipeline on which you can act", found=" ".join(matchers) or "none")
     if Matcher("pipeline", "=", own[0]) in parsed:
         return list(matchers)
     return [*matchers, f"pipeline=~{'|'.join(own)}"]

@@ -59,7 +59,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (NotEnoughData, 409, "Not enough data"),
     (WindowTooLarge, 409, "Window too large"),
     (UsageError, 422, "Bad request"),
-    (LaglossError, 503, "Not now"),
+    (LaglossError, 503, "Temporarily unavailable"),
 )
 """The first that fits says how an error is answered."""
 
@@ -93,7 +93,7 @@ def create_api(services: Services) -> FastAPI:
 
     async def on_away(_: Request, error: Exception) -> Response:
         _log.error("query_failed", error=type(error).__name__)
-        return problems.busy("PostgreSQL did not answer").response()
+        return problems.busy("PostgreSQL did not respond").response()
 
     for kind in AWAY:
         api.add_exception_handler(kind, on_away)
@@ -103,7 +103,7 @@ def create_api(services: Services) -> FastAPI:
         """Bodies are checked before; parameters of any text are not."""
         values = {**request.query_params, **request.path_params}
         name = next((name for name, value in values.items() if not is_storable(str(value))), None)
-        detail = NOT_STORABLE if name else f"expected values that PostgreSQL can hold: {type(error.orig).__name__}"
+        detail = NOT_STORABLE if name else f"expected values that PostgreSQL can store: {type(error.orig).__name__}"
         return Problem(422, "Bad parameter", detail, field=name).response()
 
     for router in ROUTERS:

@@ -15,7 +15,7 @@ from lagloss_server.net.problem_details import documented
 from lagloss_server.net.responses import Json, JsonRoute
 from lagloss_server.store.audit import Action
 
-_Actor = Annotated[str | None, Query(max_length=255, description="part of a name, in any case")]
+_Actor = Annotated[str | None, Query(max_length=255, description="part of a name, case-insensitive")]
 
 
 def router(services: Services) -> APIRouter:
@@ -24,7 +24,7 @@ def router(services: Services) -> APIRouter:
     @routes.get("/audit", summary="The audit trail, newest first; for operators", responses=documented(403, 422, 503))
     async def audit(
         actor: _Actor = None,
-        action: Annotated[Action | None, Query(description="what was done")] = None,
+        action: Annotated[Action | None, Query(description="the action")] = None,
         pipeline: PipelineName = None,
         from_: From = None,
         to: To = None,

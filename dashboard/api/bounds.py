@@ -15,12 +15,12 @@ To = Annotated[str | None, Query(alias="to", description="RFC 3339, relative or 
 Range = Annotated[str | None, Query(alias="range", description=f"up to now: one of {', '.join(RANGES_S)}")]
 ZoneName = Annotated[str | None, Query(alias="zone", description="IANA name, for times in texts; by default UTC")]
 SourceName = Annotated[
-    str | None, Query(max_length=100, description="only the messages of this one of several sources")
+    str | None, Query(max_length=100, description="only messages of this source, if there are several")
 ]
 MatchTexts = Annotated[
     tuple[Annotated[str, Query(max_length=1_000)], ...],
     Query(
-        alias="match", max_length=20, description="matchers on `pipeline` and labels, as team=web; all have to match"
+        alias="match", max_length=20, description="matchers on `pipeline` and labels, such as team=web; all must match"
     ),
 ]
 _NAMES: Final = ("from", "to", "range")

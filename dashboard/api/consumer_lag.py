@@ -15,21 +15,21 @@ from lagloss_server.net.problem_details import documented
 from lagloss_server.net.responses import Json, JsonRoute
 
 _ABOUT: Final = (
-    "In the same buckets as `panels`, but of wall-clock time. `offsets`: log end - committed; `behind_ms`: time "
-    "since the event time of the record at the committed offset, 0 where nothing waits. Of a queue, `offsets` is the "
-    "number of messages that wait, `in_flight` of those received and not deleted, `behind_ms` the age of the oldest. "
-    "`last` is at the bucket's end, `max` the highest in it; null: not known. `watched` is the group or queue of each "
+    "In the same buckets as `panels`, but by wall-clock time. `offsets`: log end - committed; `behind_ms`: time "
+    "since the event time of the record at the committed offset, 0 if there is no lag. For a queue, `offsets` is the "
+    "number of waiting messages, `in_flight` of those received and not deleted, `behind_ms` the age of the oldest. "
+    "`last` is at the bucket's end, `max` the highest in it; null: unknown. `watched` is the group or queue of each "
     "node that names one in the definition."
 )
 _ABOUT_GROUPS: Final = (
     "`state`, `members` and `assigned` (partitions) as the coordinator describes the group. `status`: ok, warning (the "
-    "lag grows), stalled (commits do not move), stopped (and there are no members), not committed (`lag` is null, "
-    "unless the group commits in other partitions of the topic) or beyond the end (the log did not hold the offset "
-    "that is committed; `lag` is null until it commits another one). A group's status is that of its worst partition, "
-    "its `lag` without those that are not committed. Velocities are offsets per second over 5 minutes. "
+    "lag grows), stalled (commits do not advance), stopped (also no members), not committed (`lag` is null, "
+    "unless the group commits in other partitions of the topic) or beyond the end (the committed offset was not in the "
+    "log; `lag` is null until another offset is committed). A group's status is that of its worst partition, "
+    "its `lag` excludes those that are not committed. Velocities are offsets per second over 5 minutes. "
     "`deletes_from`: when retention deletes the next message, at the earliest; `loss_from`: when it deletes the first "
-    "one unread, at these velocities, of `at_risk` that wait from there on. `deleted_unread`: offsets that were, in "
-    "the span. Null: not known, or none."
+    "unread one, at these velocities, of `at_risk` waiting from there on. `deleted_unread`: offsets deleted unread in "
+    "the range. Null: unknown or none."
 )
 
 
@@ -40,7 +40,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get(
         "/pipelines/{pipeline}/consumer-lag",
-        summary="Consumer lag over a span, by node or by partition",
+        summary="Consumer lag over a time range, by node or by partition",
         description=_ABOUT,
         responses=documented(404, 422, 503),
     )
@@ -49,14 +49,14 @@ def router(services: Services) -> APIRouter:
         from_: From = None,
         to: To = None,
         range_: Range = None,
-        by: Annotated[By, Query(description="what each series is of")] = "node",
+        by: Annotated[By, Query(description="what each series covers")] = "node",
     ) -> Json[ConsumerLagDocument]:
         span = span_of(from_, to, range_)
         return await read(lambda: Json(read_consumer_lag(store, store.pipeline(pipeline), span, by).document()))
 
     @routes.get(
         "/pipelines/{pipeline}/consumer-groups",
-        summary="Consumer groups as they stand now",
+        summary="Current state of consumer groups",
         description=_ABOUT_GROUPS,
         responses=documented(404, 422, 503),
     )

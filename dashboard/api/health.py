@@ -13,14 +13,14 @@ from dashboard.queries.services import Services
 from lagloss_server.net.problem_details import documented
 from lagloss_server.net.responses import Json, JsonRoute
 
-_Pipeline = Annotated[str | None, Query(description="only what is of this pipeline")]
+_Pipeline = Annotated[str | None, Query(description="only this pipeline")]
 
 
 def router(services: Services) -> APIRouter:
     routes = APIRouter(tags=["health"], route_class=JsonRoute)
     topic = ReportsTopic(services.settings.kafka_bootstrap)
 
-    @routes.get("/health", summary="Whether lagloss itself can be trusted now", responses=documented(404, 422, 503))
+    @routes.get("/health", summary="Current health of lagloss itself", responses=documented(404, 422, 503))
     async def health(pipeline: _Pipeline = None) -> Json[HealthDocument]:
         """Raise UnknownPipeline (404)."""
         ends = await services.threads.glance(topic.ends)

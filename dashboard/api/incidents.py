@@ -28,13 +28,13 @@ from lagloss_server.net.responses import Json, JsonRoute
 
 MAX_SIZE: Final = 500
 
-IncidentId = Annotated[UUID, Path(description="of the incident, whole")]
-PipelineName = Annotated[str | None, Query(description="of this pipeline only")]
-Kind = Annotated[str | None, Query(description="of this kind of rule only: loss, lag, ...")]
+IncidentId = Annotated[UUID, Path(description="of the incident, in full")]
+PipelineName = Annotated[str | None, Query(description="only this pipeline")]
+Kind = Annotated[str | None, Query(description="only this kind of rule: loss, lag, ...")]
 Severity = Annotated[Literal["critical", "warning"] | None, Query()]
-PageNumber = Annotated[int, Query(ge=1, le=MAX_PAGE, description="counted from 1")]
-Size = Annotated[int, Query(ge=1, le=MAX_SIZE, description="how many a page")]
-Author = Annotated[Text | None, Field(max_length=acts.MAX_NAME, description="who does it, without a login")]
+PageNumber = Annotated[int, Query(ge=1, le=MAX_PAGE, description="starting at 1")]
+Size = Annotated[int, Query(ge=1, le=MAX_SIZE, description="items per page")]
+Author = Annotated[Text | None, Field(max_length=acts.MAX_NAME, description="name of the author, if there is no login")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Body(BaseModel):
 class Acknowledgement(_Body):
     """An acknowledgement."""
 
-    note: Text | None = Field(None, max_length=acts.MAX_TEXT, description="what they know or are going to do")
+    note: Text | None = Field(None, max_length=acts.MAX_TEXT, description="findings or next steps")
     author: Author = None
 
 
@@ -85,7 +85,7 @@ class NewSilence(_Body):
     matchers: list[Annotated[Text, Field(max_length=acts.MAX_TEXT)]] = Field(
         min_length=1, max_length=acts.MAX_MATCHERS, examples=[["pipeline=clicks", "rule=~lag.*"]]
     )
-    duration: DurationMs = Field(description="such as 30m or 2h, 24h at most", examples=["2h"])
+    duration: DurationMs = Field(description="such as 30m or 2h, at most 24h", examples=["2h"])
     reason: Text = Field(max_length=acts.MAX_TEXT)
     author: Author = None
 

@@ -23,7 +23,7 @@ def router(services: Services) -> APIRouter:
     async def message(
         pipeline: Annotated[str, Path(pattern=NAME_PATTERN)],
         id: Annotated[str, Query(min_length=1, max_length=255, description="its id, or the id's hash, 16 hex digits")],
-        around: Annotated[str | None, Query(description="RFC 3339 or relative: look there first")] = None,
+        around: Annotated[str | None, Query(description="RFC 3339 or relative: search there first")] = None,
         before: Annotated[str | None, Query(description="RFC 3339: only windows that start before")] = None,
         after: Annotated[str | None, Query(description="RFC 3339: only windows that start then or later")] = None,
     ) -> Json[MessageDocument]:

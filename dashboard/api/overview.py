@@ -13,17 +13,17 @@ from dashboard.request.current_user import sight
 from lagloss_server.net.problem_details import documented
 from lagloss_server.net.responses import Json, JsonRoute, encode
 
-_Text = Annotated[str, Query(alias="q", max_length=200, description="part of a name or description, in any case")]
+_Text = Annotated[str, Query(alias="q", max_length=200, description="part of a name or description, case-insensitive")]
 _State = Annotated[State | None, Query(alias="state", description="only pipelines in this state")]
-_Order = Annotated[Order, Query(alias="sort", description="what they are ordered by, the worst first")]
-_Offset = Annotated[int, Query(ge=0, description="pipelines to pass over, of those that match")]
-_Limit = Annotated[int | None, Query(ge=1, description="pipelines at most; by default all")]
+_Order = Annotated[Order, Query(alias="sort", description="sort key, worst first")]
+_Offset = Annotated[int, Query(ge=0, description="number of matching pipelines to skip")]
+_Limit = Annotated[int | None, Query(ge=1, description="maximum number of pipelines; by default all")]
 
 
 def router(services: Services) -> APIRouter:
     routes = APIRouter(tags=["overview"], route_class=JsonRoute)
 
-    @routes.get("/overview", summary="How every pipeline stands, worst first", responses=documented(422, 503))
+    @routes.get("/overview", summary="Status of every pipeline, worst first", responses=documented(422, 503))
     async def overview(
         text: _Text = "", state: _State = None, order: _Order = Order.WORST, offset: _Offset = 0, limit: _Limit = None
     ) -> Json[OverviewDocument]:

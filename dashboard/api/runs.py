@@ -20,7 +20,7 @@ from lagloss_server.runs.job_runs import (
     read_run,
 )
 
-_Limit = Annotated[int, Query(ge=1, le=MAX_SHOWN, description="of the newest runs of each job")]
+_Limit = Annotated[int, Query(ge=1, le=MAX_SHOWN, description="maximum number of runs per job, newest first")]
 
 
 def router(services: Services) -> APIRouter:
@@ -30,7 +30,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get(
         "/pipelines/{pipeline}/runs",
-        summary="The jobs of a pipeline, with their runs that are due in a span",
+        summary="The jobs of a pipeline, with their runs due in a time range",
         responses=documented(404, 422, 503),
     )
     async def runs(
@@ -47,7 +47,7 @@ def router(services: Services) -> APIRouter:
     async def run(
         pipeline: str,
         run: Annotated[str, Query(max_length=250, description="its id, or `latest`")] = LATEST,
-        dag: Annotated[str | None, Query(max_length=250, description="where several have a run of this id")] = None,
+        dag: Annotated[str | None, Query(max_length=250, description="if several DAGs have a run with this id")] = None,
     ) -> Json[HourRunDocument]:
         """As `lagloss runs --run --json` prints it."""
         return Json((await read(read_run, store, pipeline, run, dag)).document())

@@ -22,18 +22,18 @@ from lagloss_server.net.responses import Json, JsonRoute
 from lagloss_server.store.store import Store
 
 _PANELS: Final = (
-    "At most 1,440 buckets: minutes up to a day, hours up to 60 days, days beyond. A bucket of which nothing is known "
-    "is left out; a number that is not known is null. Percentiles are read from merged sketches. `total` is of the "
-    "closed minutes of the whole span, `quality` their loss, corruption, duplicates and staleness by stage and "
-    "destination beside the newest definition's targets; `incidents` and `deploys` are those that lie in it: of "
-    "incidents the 50 worst and newest, with `more_incidents` beside them."
+    "At most 1,440 buckets: minutes up to a day, hours up to 60 days, days beyond. A bucket without data "
+    "is left out; an unknown number is null. Percentiles are read from merged sketches. `total` covers the "
+    "closed minutes of the range, `quality` their loss, corruption, duplicates and staleness by stage and "
+    "destination with the newest definition's targets; `incidents` and `deploys` are those within the range: "
+    "the 50 worst and newest incidents, and `more_incidents` for the rest."
 )
 _WINDOWS: Final = (
-    f"Those with from <= start < to, of at most {MAX_BUCKETS:,} minutes at a time: where the span is longer, the "
-    "header `Link` leads to the next ones. Minutes are kept for weeks; older ones are in the sums of `panels` only."
+    f"Windows with from <= start < to, at most {MAX_BUCKETS:,} minutes at a time: if the range is longer, the "
+    "header `Link` points to the next page. Minutes are kept for weeks; older ones are only in the sums of `panels`."
 )
 _NEXT: Final[dict[str, Any]] = {
-    "Link": {"description": 'The windows that follow: `<URL>; rel="next"` (RFC 8288)', "schema": {"type": "string"}}
+    "Link": {"description": 'The next windows: `<URL>; rel="next"` (RFC 8288)', "schema": {"type": "string"}}
 }
 
 
@@ -55,7 +55,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get(
         "/pipelines/{pipeline}/panels",
-        summary="A pipeline over a span: what its page shows",
+        summary="A pipeline over a time range, as its page shows it",
         description=_PANELS,
         responses=documented(404, 422, 503),
     )

@@ -13,11 +13,11 @@ from lagloss_server.net.problem_details import documented
 from lagloss_server.net.responses import Json, JsonRoute
 
 _ABOUT: Final = (
-    "In the order of the flow. `commits`: how commits of the group are learned, `log` or `polled` (times are then "
-    "those of the asking). `state`: `reading`, `behind` (for more than a minute), `waiting` (for what `trouble` says), "
-    "`not run` (by no process), `not begun`. `read_through`: everything observed before is read; `behind_ms`: time "
-    "since. `records` were read since the tap began; `left_out` of them by its filter, `early` of them are of minutes "
-    "before its first; `gone` is the number of offsets that were deleted before they were read. `unreadable`: by "
+    "In the order of the flow. `commits`: how commits of the group are read, `log` or `polled` (times are then "
+    "those of the poll). `state`: `reading`, `behind` (for more than a minute), `waiting` (see `trouble`), "
+    "`not run` (by any process), `not begun`. `read_through`: all observed before it has been read; `behind_ms`: time "
+    "since then. `records`: read since the tap started; `left_out`: excluded by its filter; `early`: of minutes "
+    "before its first; `gone`: the number of offsets that were deleted before being read. `unreadable`: by "
     "reason, with the newest example."
 )
 
@@ -29,7 +29,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get(
         "/pipelines/{pipeline}/taps",
-        summary="The taps of a pipeline now",
+        summary="Current taps of a pipeline",
         description=_ABOUT,
         responses=documented(404, 422, 503),
     )

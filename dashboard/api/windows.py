@@ -119,7 +119,7 @@ def router(services: Services) -> APIRouter:
     async def export(
         pipeline: PipelineName,
         start: Start,
-        what: Annotated[What, Query(description="which messages; all: pending and corrupted ones, too")] = "all",
+        what: Annotated[What, Query(description="which messages; all: also pending and corrupted ones")] = "all",
         format: ExportFormat = "csv",
     ) -> Response:
         """Return the messages that something is wrong with, as `lagloss export` does: all that the log has; where it

@@ -54,10 +54,10 @@
 
   function why(status) {
     if (status === 401 || status === 403) {
-      return "You are not logged in any more: load this page again.";
+      return "You are logged out: reload this page.";
     }
-    const told = status ? `The server answers with an error (${status})` : "The server does not answer";
-    return `${told}; trying again by itself.`;
+    const told = status ? `The server returns an error (${status})` : "The server does not respond";
+    return `${told}; retrying automatically.`;
   }
 
   const banner = document.createElement("div");
@@ -67,7 +67,7 @@
   const reason = document.createElement("span");
   const age = document.createElement("span");
   age.setAttribute("role", "timer"); // not read out at each second
-  banner.append("! Stale: what is shown was read ", age, ". ", reason);
+  banner.append("! Stale: this data was read ", age, ". ", reason);
 
   function setText(place, text) {
     if (place.textContent !== text) {

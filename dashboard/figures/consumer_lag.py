@@ -36,7 +36,7 @@ def add_consumer_lag(drawing: Drawing, frame: FigureFrame, yaxis: str) -> None:
     if not shown:
         drawing.add_annotation(
             x=0.5, xref="paper", y=0.5, yref=f"{yaxis} domain", showarrow=False, font={"color": frame.colours.dim},
-            text="nothing is known: have the groups committed offsets? do the queues exist?",
+            text="no data: have the groups committed offsets? do the queues exist?",
         )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def durations(stats: JobStats, runs: Sequence[DagRun], zone: Zone, dark: bool) -
         scatter(
             x=moments,
             y=whole,
-            name="whole run",
+            name="entire run",
             mode="lines+markers",
             line={"color": colours.line, "width": 1.5},
             customdata=[fmt.duration(run.duration_ms) for run in runs],

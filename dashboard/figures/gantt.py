@@ -184,7 +184,7 @@ def _missing_marks(
 
 
 def _describe(stay: Stay, zone: Zone) -> str:
-    again = f", time {stay.turn}" if stay.turn > 1 else ""
+    again = f", occurrence {stay.turn}" if stay.turn > 1 else ""
     replay = f", replay {stay.replay}" if stay.replay else ""
     at_s = stay.from_ms / 1_000
     lines = (

@@ -39,7 +39,7 @@ def add(
     # an axis without a trace is not drawn, and the time axis hangs on this one
     drawing.add_trace(scatter(x=[axis.at(axis.from_s)], y=[None], showlegend=False, hoverinfo="skip", yaxis=yaxis))
     if not happenings.incidents and not happenings.deploys:
-        summary = "no incident, no deploy"
+        summary = "no incidents or deploys"
         drawing.add_annotation(
             x=0.5, xref="paper", y=-1, yref=yaxis, text=summary, showarrow=False, font={"color": colours.dim}
         )

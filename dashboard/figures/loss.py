@@ -34,13 +34,13 @@ def add_loss(drawing: Drawing, frame: FigureFrame) -> float:
     ]
     drawn = [(bucket, loss) for bucket in buckets if (loss := drawn_loss(bucket)) is not None]
     certain = [(bucket, loss[0]) for bucket, loss in drawn]
-    drawing.add_trace(_bars(frame, certain, "lost for certain", "certain", {"color": frame.colours.loss}))
+    drawing.add_trace(_bars(frame, certain, "certainly lost", "certain", {"color": frame.colours.loss}))
     hatched = {
         "color": translucent(frame.colours.loss, 0.22),
         "pattern": {"shape": "/", "fgcolor": frame.colours.loss, "size": 5},
     }
     perhaps = [(bucket, loss[1] - loss[0]) for bucket, loss in drawn]
-    drawing.add_trace(_bars(frame, perhaps, "perhaps lost", "perhaps", hatched))
+    drawing.add_trace(_bars(frame, perhaps, "possibly lost", "perhaps", hatched))
     drawing.add_trace(carrier(frame, [(bucket, 0.0, _describe_loss(bucket)) for bucket in buckets], "y3"))
     add_target(drawing, frame, merged(targets), "y3")
     return max([*(1.6 * step.at for step in targets), 0.01, *(115 * loss[1] for _, loss in drawn)])
@@ -91,9 +91,9 @@ def _describe_loss(bucket: Bucket) -> str:
 
 def _loss_words(bucket: Bucket) -> str:
     if bucket.lost is None:
-        return "not judged yet"
+        return "no verdict yet"
     if bucket.messages is None:
-        return "not known"
+        return "unknown"
     ratio = bucket.loss_ratio
     lost = fmt.count_interval(bucket.lost)
     share = fmt.percent_interval(None if ratio is None else LossRatio(*ratio))

@@ -29,7 +29,7 @@ _POINTS: Final = 120
 _COLUMNS: Final = (
     ("lag in (dotted), lag out, p95", 0.0, 0.32),
     ("process duration: p50, p95, p99", 0.37, 0.66),
-    ("queue time into it", 0.71, 1.0),
+    ("queue time before the node", 0.71, 1.0),
 )
 """Title, left and right end of each, in shares of the width."""
 _SHARES: Final = (("p99", "dot", 1.0), ("p95", "solid", 2.0), ("p50", "dash", 1.0))
@@ -66,9 +66,11 @@ def caption(frame: FigureFrame) -> str:
     """Return what a point of the lines is, and of how many minutes distributions are known."""
     measured = sum(1 for bucket in frame.series.buckets if bucket.durations)
     many = len(frame.series.buckets)
-    said = f"distributions are known where beacons were read: {fmt.count(measured)} of {fmt.counted(many, frame.unit)}"
+    said = (
+        f"distributions need windows whose beacons were read: {fmt.count(measured)} of {fmt.counted(many, frame.unit)}"
+    )
     size = _size(frame)
-    return said if size == 1 else f"a point is the highest of {size} {frame.unit.partition(' ')[0]}s; {said}"
+    return said if size == 1 else f"each point is the maximum of {size} {frame.unit.partition(' ')[0]}s; {said}"
 
 
 def nodes_figure(frame: FigureFrame) -> go.Figure:

@@ -45,7 +45,7 @@ _LEGEND: Final[Mapping[str, Any]] = {
     "maxheight": _LEGEND_PX,
 }  # fmt: skip
 """Below the panels, which are looked at first."""
-_UNKNOWN_MESSAGES: Final = f"<b>{fmt.NOTHING} messages</b>: no report says whether any came in"
+_UNKNOWN_MESSAGES: Final = f"<b>{fmt.NOTHING} messages</b>: unknown, no reports"
 _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
 
@@ -110,7 +110,7 @@ def _layout(frame: FigureFrame, lag_title: str, top_lag: float | None, top_loss:
         "hoverdistance": 60,
         "dragmode": "zoom",
         "xaxis": {**time_axis, "anchor": "y5", "ticklabeloverflow": "allow"},
-        "yaxis": y(f"messages<br>a {frame.unit}", "y", tickformat=",d"),
+        "yaxis": y(f"messages<br>per {frame.unit}", "y", tickformat=",d"),
         "yaxis2": y(lag_title, "y2", **({} if top_lag is None else {"range": [0, top_lag]})),
         "yaxis3": y("loss<br>(%)", "y3", range=[0, top_loss]),
         "yaxis4": y("", "y4", **strip, range=[-1, 1], ticktext=["verdict"]),
@@ -138,7 +138,7 @@ def _add_messages(drawing: Drawing, frame: FigureFrame) -> None:
     delivered: list[float | None] = [bucket.reached_an_end for bucket in buckets]
     drawing.add_trace(
         line(
-            frame, delivered, name="seen to an end", uid="seen", line={"color": hue["seen"], "width": 1.5},
+            frame, delivered, name="completed", uid="seen", line={"color": hue["seen"], "width": 1.5},
             fill="tozeroy", fillcolor=translucent(hue["seen"], 0.18), yaxis="y",
         )
     )  # fmt: skip
@@ -154,7 +154,7 @@ def _add_messages(drawing: Drawing, frame: FigureFrame) -> None:
 
 
 def _describe_messages(bucket: Bucket) -> str:
-    ends = [(bucket.delivered, "delivered"), (bucket.filtered, "filtered"), (bucket.dead, "dead"),
+    ends = [(bucket.delivered, "delivered"), (bucket.filtered, "filtered"), (bucket.dead, "dead-lettered"),
             (bucket.pending, "pending")]  # fmt: skip
     rest = ", ".join(f"{fmt.count(number)} {word}" for number, word in ends if number or word == "delivered")
     summary = (
@@ -215,7 +215,7 @@ def _add_lag_targets(drawing: Drawing, frame: FigureFrame, highest_ms: float, un
     if newest not in in_view:
         drawing.add_annotation(
             x=1, y=1, xref="paper", yref="y2 domain", yanchor="bottom", xanchor="right",
-            text=f"{_lag_target(newest)} ↑ beyond this scale", font={"color": frame.colours.target}, showarrow=False,
+            text=f"{_lag_target(newest)} ↑ off the scale", font={"color": frame.colours.target}, showarrow=False,
         )  # fmt: skip
     return max((float(period.sla.lag.target) for period in in_view), default=0.0)
 
@@ -224,13 +224,13 @@ def _lag_target(period: SlaPeriod) -> str:
     """With the percentile that it is of; where results do not hold that, the line above is no measure of it."""
     lag = period.sla.lag
     label = f"SLA {fmt.percentile(lag.percentile)} ≤ {fmt.duration(lag.target)}"
-    return label if is_held(lag) else f"{label}, by the on-time share; the line is {target_percentile(lag)}"
+    return label if is_held(lag) else f"{label}, measured by the on-time share; the line shows {target_percentile(lag)}"
 
 
 def _shade_history(drawing: Drawing, frame: FigureFrame) -> None:
     """Behind what was back-filled: sent after the fact, and not paged."""
     for run in history_runs(frame.series.buckets):
-        label = {"text": "history: back-filled", "textposition": "top left", "font": {"size": 11}}
+        label = {"text": "back-filled history", "textposition": "top left", "font": {"size": 11}}
         drawing.add_shape(
             type="rect", xref="x", yref="paper", y0=0, y1=1, x0=frame.axis.at(run.from_s), x1=frame.axis.at(run.to_s),
             fillcolor=frame.colours.shade, line={"width": 0}, layer="below",

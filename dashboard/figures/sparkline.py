@@ -45,20 +45,20 @@ def spoken(hours: Sequence[Hour], targets: Targets) -> str:
     """Describe the sparkline: `E2E p95 of 24 hours: 120 ms to 2.1 s; loss above the target in 3 hours`."""
     lags = [hour.lag_ms for hour in hours if hour.lag_ms is not None]
     if not lags and all(hour.loss_ratio is None for hour in hours):
-        return f"nothing is known of the last {len(hours)} hours"
+        return f"no data for the last {len(hours)} hours"
     low, high = (fmt.duration(min(lags)), fmt.duration(max(lags))) if lags else (fmt.NOTHING, fmt.NOTHING)
     lag = low if low == high else f"{low} to {high}"
     lossy = [hour.loss_ratio for hour in hours if hour.loss_ratio]
     above = sum(ratio > targets.loss for ratio in lossy)
     note = [f"E2E p95 of the last {len(hours)} hours: {lag}"]
     if len(lags) < len(hours):
-        note.append(f"{fmt.counted(len(hours) - len(lags), 'hour')} without")
+        note.append(f"{fmt.counted(len(hours) - len(lags), 'hour')} without data")
     if targets.lag_percentile != _PERCENTILE:
-        note.append(f"its target is of {fmt.percentile(targets.lag_percentile)}")
+        note.append(f"the target is for {fmt.percentile(targets.lag_percentile)}")
     if above:
         note.append(f"loss above the target in {fmt.counted(above, 'hour')}")
     if len(lossy) > above:
-        note.append(f"loss within it in {fmt.counted(len(lossy) - above, 'hour')}")
+        note.append(f"loss within the target in {fmt.counted(len(lossy) - above, 'hour')}")
     return "; ".join(note if lossy else [*note, "no certain loss"])
 
 

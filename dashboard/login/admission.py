@@ -62,7 +62,7 @@ class Admission:
             return None
         teams = self._file.teams_of(person.name, person.groups)
         if not teams:
-            raise Problem(403, "Not allowed", f"{person.name} is in no team that may look. Ask an operator.")
+            raise Problem(403, "Not allowed", f"{person.name} is not in a team with access. Ask an operator.")
         return teams
 
     def _actor(self, connection: HTTPConnection, name: str) -> Actor:

@@ -28,7 +28,7 @@ def check_binding(settings: Settings) -> None:
     if settings.login == "proxy" and not networks:
         raise _bad(settings, "LAGLOSS_PROXY_TRUSTED", "the network of the proxy, such as 10.1.2.3/32")
     if settings.login == "proxy" and not settings.proxy_user_header:
-        raise _bad(settings, "LAGLOSS_PROXY_USER_HEADER", "the header in which the proxy names people")
+        raise _bad(settings, "LAGLOSS_PROXY_USER_HEADER", "the header with the user's name")
     if settings.login == "oidc":
         _check_provider(settings)
     if settings.login in ("oidc", "proxy"):
@@ -39,11 +39,11 @@ def check_binding(settings: Settings) -> None:
 
 def _check_provider(settings: Settings) -> None:
     if not settings.oidc_client_id:
-        raise _bad(settings, "LAGLOSS_OIDC_CLIENT_ID", "what the provider knows the dashboard by")
+        raise _bad(settings, "LAGLOSS_OIDC_CLIENT_ID", "the client id issued by the provider")
     if not settings.oidc_client_secret:
-        raise _bad(settings, "LAGLOSS_OIDC_CLIENT_SECRET", "the secret that goes with the client's id")
+        raise _bad(settings, "LAGLOSS_OIDC_CLIENT_SECRET", "the secret of this client")
     if not origin_of(settings.dashboard_url):
-        expected = "the address by which browsers reach the dashboard"
+        expected = "the URL at which browsers reach the dashboard"
         raise _bad(settings, "LAGLOSS_DASHBOARD_URL", expected, settings.dashboard_url or "nothing")
     issuer = urlsplit(settings.oidc_issuer) if origin_of(settings.oidc_issuer) else None
     if issuer is None or (issuer.scheme != "https" and not is_loopback(issuer.hostname or "")):
@@ -56,14 +56,14 @@ def _check_groups(settings: Settings) -> None:
     if EVERYBODY in groups.operators:
         raise _bad(settings, "LAGLOSS_LOGIN_OPERATORS", "groups by name", EVERYBODY)
     if not groups.operators and not groups.viewers and not groups.by_teams:
-        raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", "groups that may look, or * for everyone who is logged in")
+        raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", "groups with read access, or * for all logged-in users")
 
 
 def _check_teams(settings: Settings) -> None:
     if not settings.login:
         raise TeamsWithoutLogin(path=settings.access_file)
     if settings.login_viewers:
-        expected = "nothing beside LAGLOSS_ACCESS_FILE, whose teams say who may look"
+        expected = "no value with LAGLOSS_ACCESS_FILE, whose teams define who has access"
         raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", expected, settings.login_viewers)
 
 

@@ -69,8 +69,10 @@ class Guard:
             person = None if scope["path"] in _OPEN_PATHS else await self._person(connection)
         except SQLAlchemyError as error:
             _log.error("login_unavailable", error=type(error).__name__)
-            fault = Problem(500, "A fault of the dashboard", f"{type(error).__name__}; see its log")
-            problem = busy("PostgreSQL cannot be asked who you are") if isinstance(error, AWAY) else fault
+            fault = Problem(500, "Internal error of the dashboard", f"{type(error).__name__}; see the dashboard's log")
+            problem = (
+                busy("PostgreSQL is unavailable, so your login cannot be checked") if isinstance(error, AWAY) else fault
+            )
             await self._refusal(connection, problem)(scope, receive, send)
         except Problem as problem:
             await self._refusal(connection, problem)(scope, receive, send)

@@ -70,7 +70,7 @@ class LocalLogin:
     def unauthorised(self, connection: HTTPConnection) -> Problem:
         # asked for Basic, a browser would open a window of its own and keep what is typed there
         challenge = "Session" if is_browser(connection.headers) else "Basic"
-        return unauthorised(f"log in at {LOGIN_PATH}; scripts by HTTP Basic", challenge)
+        return unauthorised(f"log in at {LOGIN_PATH}; scripts use HTTP Basic", challenge)
 
     async def _show_form(self, request: Request) -> Response:
         return password_page(checked_next(request.query_params.get("next", "")))
@@ -183,7 +183,7 @@ class Throttle:
                 resets_at = (await self._limiter.get_window_stats(item, key)).reset_time
                 wait_s = max(1, math.ceil(resets_at - time.time()))
                 detail = f"too many wrong passwords; try again in {math.ceil(wait_s / 60)} min"
-                raise Problem(429, "Too many guesses", detail, headers={"Retry-After": str(wait_s)})
+                raise Problem(429, "Too many attempts", detail, headers={"Retry-After": str(wait_s)})
 
     async def count(self, name: str, address: str) -> None:
         """Note a wrong guess."""

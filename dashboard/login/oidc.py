@@ -134,7 +134,7 @@ class OidcLogin:
         groups = claimed(claims, self._settings.oidc_role_claim)
         role = GroupRoles.of(self._settings).role(groups)
         if role is None:
-            raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")
+            raise Problem(403, "Not allowed", f"{name} is not in a group with access. Ask an operator.")
         person = Person(name, role, groups)
         self._admission.teams_of(person)
         return person
@@ -181,7 +181,7 @@ def _page(next_path: str, problem: Problem | None = None) -> Response:
 
 def _unreachable(error: Exception) -> Problem:
     _log.error("oidc_provider_failed", error=repr(error))
-    return Problem(503, "Not now", "the provider cannot be asked; the dashboard's log says why")
+    return Problem(503, "Temporarily unavailable", "the provider is unavailable; see the dashboard's log")
 
 
 def _refused(error: Exception) -> Problem:

@@ -31,7 +31,7 @@ class ProxyLogin:
 
     async def person(self, connection: HTTPConnection) -> Person | None:
         if not is_within(peer(connection), self._trusted):
-            raise Problem(403, "Not by the proxy", "expected a request of a proxy that LAGLOSS_PROXY_TRUSTED names")
+            raise Problem(403, "Not from the proxy", "expected a request from a proxy listed in LAGLOSS_PROXY_TRUSTED")
         names = connection.headers.getlist(self._user_header)
         if not names:
             return None
@@ -42,11 +42,11 @@ class ProxyLogin:
         groups = frozenset(group for text in summary for group in listed(text)) - {EVERYBODY}
         role = self._groups.role(groups)
         if role is None:
-            raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")
+            raise Problem(403, "Not allowed", f"{name} is not in a group with access. Ask an operator.")
         return Person(name, role, groups)
 
     def unauthorised(self, connection: HTTPConnection) -> Problem:
-        return unauthorised(f"expected the header {self._user_header} of the proxy in front", "Proxy")
+        return unauthorised(f"expected the header {self._user_header} from the proxy", "Proxy")
 
 
 def _decoded(text: str) -> str:

@@ -88,7 +88,7 @@ class Sessions:
         try:
             role, groups = read_grants(row)
         except ValueError as error:  # a newer version's: what it lets them do is unknown
-            _log.warning("session_set_aside", name=row.name, why=str(error))
+            _log.warning("session_unreadable", name=row.name, why=str(error))
             return None
         return Person(row.name, role, frozenset(groups))
 

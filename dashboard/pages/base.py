@@ -163,6 +163,6 @@ def pages(page: int, total: int, address: Address) -> Part | None:
     def link(label: str, to: int) -> Part:
         return dmc.Anchor(label, href=address.asking(page=str(to)).href, size="sm") if 1 <= to <= last else None
 
-    summary = dmc.Text(f"page {page} of {last}, {total} in all", size="sm")
+    summary = dmc.Text(f"page {page} of {last}, {total} in total", size="sm")
     steps = [link("← newer", page - 1), summary, link("older →", page + 1)]
     return html.Nav(dmc.Group(steps, gap="md", mt="xs"), **aria(label="pages of the list"))

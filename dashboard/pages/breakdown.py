@@ -24,9 +24,9 @@ from lagloss_server.model.window import (
     SourceCounts,
 )
 
-REASONS: Final = "Why messages were filtered or dead"
+REASONS: Final = "Why messages were filtered or dead-lettered"
 _SOURCES: Final = ("source", "messages", "lost", "E2E lag", "on time")
-_PARENTS: Final = "parents not whole"
+_PARENTS: Final = "incomplete parents"
 _SIDES: Final = ("side", "verdict", "messages", "lost", "delivered", "pending")
 
 

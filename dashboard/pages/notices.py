@@ -25,9 +25,9 @@ from lagloss_server.store.unreadable import UnreadableRow, some_of
 
 _T = TypeVar("_T")
 _THREE_LINES: Final = """\
-lagloss demo                                  # a pipeline with faults, to look around
-lagloss apply clicks.yaml                     # yours: its nodes and its SLA
-from lagloss import Emitter                   # and beacons from each node: docs/instrument.md"""
+lagloss demo                                  # a sample pipeline with faults
+lagloss apply clicks.yaml                     # your pipeline: its nodes and its SLA
+from lagloss import Emitter                   # send beacons from each node: docs/instrument.md"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
         return read(*args)
     except SQLAlchemyError as error:
         detail = str(getattr(error, "orig", None) or error).strip().splitlines()
-        what = "did not answer" if isinstance(error, AWAY) else "refused it"
+        what = "did not respond" if isinstance(error, AWAY) else "rejected the query"
         return Failed(f"PostgreSQL {what}: {detail[0] if detail else type(error).__name__}.")
     except UnreadableDefinition as error:
         return Failed(str(error))
@@ -56,8 +56,8 @@ def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
 
 
 def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
-    tried = f"Tried at {zone.clock(now_s, seconds=True)} {zone.label(now_s)}; trying again by itself."
-    summary = f"{failed.detail} What is shown below, if anything, was read "
+    tried = f"Tried at {zone.clock(now_s, seconds=True)} {zone.label(now_s)}; retrying automatically."
+    summary = f"{failed.detail} Any data below was read "
     # how long before only the browser knows: assets/watchdog.js says it here, and no screen reader at each second
     before = html.Span("before", className="read-before", role="timer")
     return alert("Query failed", [summary, before, ".", html.Br(), tried], "red", "✖")
@@ -65,18 +65,16 @@ def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
 
 def not_done(failed: Failed) -> Part:
     """Draw the notice that an action was not stored."""
-    return alert("Not done", f"{failed.detail} Try again.", "red", "✖")
+    return alert("Action failed", f"{failed.detail} Try again.", "red", "✖")
 
 
 def set_aside(rows: Sequence[UnreadableRow], address: Address) -> Part | None:
     """Draw which definitions are set aside; None if none is."""
     if not rows:
         return None
-    summary = (
-        f"Nothing is judged of a pipeline until its definition can be read: {some_of([str(row) for row in rows])}. "
-    )
+    summary = f"A pipeline is not evaluated until its definition can be read: {some_of([str(row) for row in rows])}. "
     link = dmc.Anchor("Health", href=address.to(links.HEALTH).href)
-    return alert("Set aside", [summary, link, " has more."], "orange", "!")
+    return alert("Unreadable definitions", [summary, link, " has details."], "orange", "!")
 
 
 def ids_hidden(error: IdsHidden) -> Part:
@@ -86,16 +84,19 @@ def ids_hidden(error: IdsHidden) -> Part:
 def no_pipeline(person: Person) -> Part:
     """Draw the empty overview. Who sees only some pipelines is not asked to declare one: there may be others."""
     if not person.grants.is_whole:
-        summary = "None of the pipelines that your teams may see is there yet. Ask an operator which teams see what."
-        return alert("No pipeline of yours", summary, "blue", "∅")
-    lines = ["Declare one and store it; this page finds it by itself:", dmc.Code(_THREE_LINES, block=True, mt="xs")]
+        summary = "None of the pipelines that your teams can see exists yet. Ask an operator about your teams' access."
+        return alert("No pipelines for your teams", summary, "blue", "∅")
+    lines = [
+        "Declare a pipeline and apply it; it then appears on this page:",
+        dmc.Code(_THREE_LINES, block=True, mt="xs"),
+    ]
     return alert("No pipeline yet", lines, "blue", "＋")
 
 
 def unknown_pipeline(name: str, names: list[str], address: Address) -> Part:
     summary: list[Any] = [f"There is no pipeline named {name}. "]
     if names:
-        summary.append("There are: ")
+        summary.append("Existing pipelines: ")
         for index, existing in enumerate(names[:20]):
             summary += [", " if index else "", dmc.Anchor(existing, href=address.to(links.pipeline(existing)).href)]
     return alert("Unknown pipeline", summary, "orange", "?")
@@ -103,7 +104,7 @@ def unknown_pipeline(name: str, names: list[str], address: Address) -> Part:
 
 def no_such_page(address: Address) -> Part:
     summary = [
-        "Nothing is served at this address. ",
+        "There is no page at this address. ",
         dmc.Anchor("Go to the overview", href=address.to(links.OVERVIEW).href),
     ]
     return alert("No such page", summary, "orange", "?")
@@ -120,12 +121,12 @@ def of_condition(
         case Condition.BLIND:
             return alert("Blind", _blind(fresh, name, zone, now_s), "red", "✖")
         case Condition.IDLE:
-            summary = f"No messages come in at {name}; its emitters report, and say so: nothing is lost."
+            summary = f"{name} receives no messages, confirmed by its emitters: nothing is lost."
             return alert("Idle", summary, "gray", "○")
         case Condition.NOTHING_IN_RANGE:
             newest = zone.minute(fresh.newest_s) if fresh.newest_s is not None else fmt.NOTHING
             summary = f"{name} has no windows in this range. Its newest closed minute is {newest}."
-            return alert("Nothing in this range", summary, "orange", "∅")
+            return alert("No data in this range", summary, "orange", "∅")
         case Condition.STALE:
             return alert("Stale", _stale(fresh, definition, now_s), "orange", "!")
     return None
@@ -134,33 +135,33 @@ def of_condition(
 def _blind(fresh: Freshness, name: str, zone: Zone, now_s: float) -> str:
     if fresh.reported_s is None:
         return (
-            f"{name} is declared, but no emitter of it has ever reported: nothing is known, neither good nor bad. "
-            "Are its nodes instrumented (docs/instrument.md), do they reach this Kafka, do they name this pipeline?"
+            f"{name} is declared, but none of its emitters has ever reported, so its state is unknown. "
+            "Check that its nodes are instrumented (docs/instrument.md), reach this Kafka, and name this pipeline."
         )
     return (
         f"No emitter of {name} has reported since {zone.moment(fresh.reported_s)}, "
-        f"{fmt.ago(now_s - fresh.reported_s)}: what has happened since is not known. Look whether its nodes run, and "
-        "whether they reach Kafka."
+        f"{fmt.ago(now_s - fresh.reported_s)}; its state since then is unknown. Check that its nodes run and "
+        "reach Kafka."
     )
 
 
 def _not_closed(fresh: Freshness, definition: Definition) -> str:
     if fresh.live_s is None:
         return (
-            f"Emitters of {definition.name} report, and none has sent a beacon yet. Its first minute is judged "
+            f"Emitters of {definition.name} report, but none has sent a beacon yet. The first minute closes "
             f"{fmt.duration(definition.spec.grace)} after it ends."
         )
     return (
-        f"Beacons of {definition.name} come in, and its first minute is judged {fmt.duration(definition.spec.grace)} "
-        "after it ends. Until then there are live numbers only."
+        f"Beacons of {definition.name} are arriving. The first minute closes {fmt.duration(definition.spec.grace)} "
+        "after it ends; until then, only live numbers are available."
     )
 
 
 def _stale(fresh: Freshness, definition: Definition, now_s: float) -> str:
     if fresh.newest_s is None:
-        return "Beacons come in, and no minute has been judged though some are due: look at Health, and the aggregator."
+        return "Beacons are arriving, but no minute has closed although some are due: check Health and the aggregator."
     age_s = now_s - fresh.newest_s - WINDOW_S
     return (
         f"The newest closed minute ended {fmt.ago(age_s)}; with a grace of {fmt.duration(definition.spec.grace)} a "
-        "newer one should be there. Nothing after it is judged: look at Health, and at the aggregator."
+        "newer one is due. Later minutes have no verdict: check Health and the aggregator."
     )

@@ -52,7 +52,7 @@ def frame() -> Part:
             dcc.Interval(id=Shell.TICK, interval=REFRESH_MS),
             dcc.Store(id=Shell.SCHEME, storage_type="local"),
             dcc.Store(id=Shell.TITLE),
-            html.A("Skip to the page", href=f"#{Shell.PAGE}", className="skip"),
+            html.A("Skip to content", href=f"#{Shell.PAGE}", className="skip"),
             dmc.Container(
                 [_header(), html.Main(id=Shell.PAGE, tabIndex=-1)],
                 fluid=True,
@@ -79,7 +79,7 @@ def _header() -> Part:
                                 id=Shell.SCHEME_TOGGLE,
                                 variant="default",
                                 size="xs",
-                                **aria(label="dark or light"),
+                                **aria(label="dark or light mode"),
                             ),
                         ],
                         gap="xs",

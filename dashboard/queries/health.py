@@ -51,27 +51,27 @@ from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import RowKind
 
-_RUNS: Final = "See that the tap service runs (lagloss up starts it, or python -m taps)"
+_RUNS: Final = "Check that the tap service runs (start it with lagloss up or python -m taps)"
 _TAP_PROBLEMS: Final = {
     TapState.NOT_BEGUN: (
-        "has not begun",
-        "have not begun",
-        f"{_RUNS} and that the topic is there: lagloss doctor looks for it, and its log says what is waited for.",
+        "has not started",
+        "have not started",
+        f"{_RUNS} and that the topic exists: lagloss doctor checks both; the service's log shows what it waits for.",
     ),
     TapState.NOT_RUN: (
         "is read by no process",
         "are read by no process",
-        f"{_RUNS}: its /healthz and its log say what it waits for.",
+        f"{_RUNS}: its /healthz and log show what it waits for.",
     ),
     TapState.WAITING: (
-        "waits",
-        "wait",
-        "See that Kafka answers and its ACLs let the topic be read: lagloss doctor tries it.",
+        "is waiting",
+        "are waiting",
+        "Check that Kafka responds and its ACLs allow reading the topic: lagloss doctor tests this.",
     ),
     TapState.BEHIND: (
         "is behind",
         "are behind",
-        "Minutes are judged once it has caught up; if it does not, the tap service needs more cores.",
+        "Minutes are evaluated once it has caught up; if it does not, the tap service needs more cores.",
     ),
 }
 """By state: what one tap and what several do, and what to do next; those that hide most first."""
@@ -177,30 +177,34 @@ class Health:
         summary = self.reports
         heard_s = None if summary.appended_s is None else self.now_s - summary.appended_s
         if summary.behind and summary.is_stuck(self.now_s):
-            since = "none was ever followed" if heard_s is None else f"the newest that was came {fmt.ago(heard_s)}"
+            since = (
+                "none has been processed so far"
+                if heard_s is None
+                else f"the newest processed one arrived {fmt.ago(heard_s)}"
+            )
             yield HealthProblem(
-                f"{_many(summary.behind, 'report waits', 'reports wait')} to be followed; {since}.",
-                "See that the aggregator runs: its /healthz and its log say what it waits for.",
+                f"{_many(summary.behind, 'report is', 'reports are')} not processed yet; {since}.",
+                "Check that the aggregator runs: its /healthz and log show what it waits for.",
                 "blind",
             )
         if not self.alerting.is_well(self.now_s):
             well_at = self.alerting.well_at
-            last = "none ever led" if well_at is None else f"last well {fmt.ago(self.now_s - well_at.timestamp())}"
-            yield HealthProblem(f"No alerter is at work: {last}.", "Start one: lagloss up does, or python -m alerting.")
+            last = "none so far" if well_at is None else f"last heartbeat {fmt.ago(self.now_s - well_at.timestamp())}"
+            yield HealthProblem(f"No alerter is active: {last}.", "Start one with lagloss up or python -m alerting.")
         elif self.alerting.receivers == ():
-            missing = "The alerter knows no receiver: no notification is sent."
-            yield HealthProblem(missing, "Name some in the alerting file.")
+            missing = "The alerter has no receivers: no notifications are sent."
+            yield HealthProblem(missing, "Add receivers to the alerting file.")
 
     def _of_taps(self) -> Iterator[HealthProblem]:
         for state, (singular, several, todo) in _TAP_PROBLEMS.items():
             if taps := [tap for tap in self.taps if tap.state is state]:
-                named, more = taps[0], " among them"
+                named, which, more = taps[0], "first", ""
                 if state is TapState.WAITING:
-                    more += f": {named.trouble}"
+                    more = f": {named.trouble}"
                 elif state is TapState.BEHIND:
-                    named = max(taps, key=lambda tap: tap.behind_s or 0.0)
-                    more = "" if named.behind_s is None else f" by {fmt.duration_s(named.behind_s)}"
-                what = f"{_many(len(taps), f'tap {singular}', f'taps {several}')}, that of {_named(named)}{more}."
+                    named, which = max(taps, key=lambda tap: tap.behind_s or 0.0), "longest delay"
+                    more = "" if named.behind_s is None else f", {fmt.duration_s(named.behind_s)}"
+                what = f"{_many(len(taps), f'tap {singular}', f'taps {several}')}; {which}: {_named(named)}{more}."
                 yield HealthProblem(what, todo, "blind")
 
     def _of_pipelines(self) -> Iterator[HealthProblem]:
@@ -208,9 +212,9 @@ class Health:
         if late:
             longest = fmt.duration_s(late[0].waits_s(self.now_s))
             yield HealthProblem(
-                f"{_many(len(late), 'pipeline has', 'pipelines have')} minutes that are due and not closed, "
-                f"{late[0].pipeline} for {longest}.",
-                "See that the aggregator runs and keeps up: see its /healthz and its log.",
+                f"{_many(len(late), 'pipeline has', 'pipelines have')} overdue minutes; longest delay: "
+                f"{late[0].pipeline}, {longest}.",
+                "Check that the aggregator runs and keeps up: see its /healthz and its log.",
                 "blind",
             )
         rows, work = (
@@ -218,25 +222,25 @@ class Health:
         )
         if rows:
             yield HealthProblem(
-                f"{_many(len(rows), 'stored row is', 'stored rows are')} set aside: {rows[0].place} among them, "
+                f"{_many(len(rows), 'stored row is', 'stored rows are')} unreadable; first: {rows[0].place}, "
                 f"{rows[0].error}.",
-                "Upgrade what is older than the version that stored it, or store it again: docs/upgrading.md.",
+                "Upgrade processes older than the version that stored it, or store it again: docs/upgrading.md.",
                 "blind",
             )
         if work:
             first = work[0]
             yield HealthProblem(
-                f"{_many(len(work), 'piece of work', 'pieces of work')} failed and was set aside: "
-                f"{first.kind} {first.item} of {first.pipeline} among them.",
-                "See the aggregator's log, and report it; it is tried again after an hour and by lagloss recompute.",
+                f"{_many(len(work), 'work item', 'work items')} failed; first: "
+                f"{first.kind} {first.item} of {first.pipeline}.",
+                "See the aggregator's log and report the error; it is retried after an hour, or by lagloss recompute.",
                 "blind",
             )
         bad = [node for node in self.nodes if node.is_bad]
         if bad:
             yield HealthProblem(
-                f"{_many(len(bad), 'node has', 'nodes have')} emitters that fell silent without closing, "
-                f"{bad[0].node} of {bad[0].pipeline} among them.",
-                "See that they run and reach Kafka or the collector; minutes without them stay incomplete.",
+                f"{_many(len(bad), 'node has', 'nodes have')} emitters that stopped reporting without closing; first: "
+                f"{bad[0].node} of {bad[0].pipeline}.",
+                "Check that they run and reach Kafka or the collector; minutes without their reports stay incomplete.",
                 "blind",
             )
 
@@ -244,32 +248,32 @@ class Health:
         off = [host for host in self.hosts if abs(host.skew_ms) >= AGREE_WITHIN_MS]
         if off:
             yield HealthProblem(
-                f"{_many(len(off), 'host has a clock', 'hosts have clocks')} that the broker's does not agree with, "
-                f"{off[0].host} by {fmt.duration(off[0].skew_ms)}.",
-                "Set them by NTP: lags are off by as much, and what is missing stays pending for longer.",
+                f"{_many(len(off), 'host clock differs', 'host clocks differ')} from the broker's; largest: "
+                f"{off[0].host}, {fmt.duration(off[0].skew_ms)}.",
+                "Synchronise them by NTP: lags are wrong by this difference, and missing messages stay pending longer.",
                 "negative-lag",
             )
         if self.bad_records:
             total = sum(bad.count for bad in self.bad_records)
             yield HealthProblem(
-                f"{_many(total, 'record was', 'records were')} set aside in the last 24 hours.",
-                "See the reasons below: their content is missing from the evidence of their nodes.",
+                f"{_many(total, 'record was', 'records were')} quarantined in the last 24 hours.",
+                "See the reasons below: the evidence of their nodes lacks these records.",
                 "blind",
             )
         lately_s = self.now_s - DAY_S
         unread = [tap for tap in self.taps if any(records.at_s >= lately_s for records in tap.unreadable)]
         if unread:
             yield HealthProblem(
-                f"{_many(len(unread), 'tap', 'taps')} met records that cannot be read in the last 24 hours, that of "
-                f"{_named(unread[0])} among them.",
-                "See the reasons and examples on its pipeline's page; minutes of such records stay incomplete.",
+                f"{_many(len(unread), 'tap', 'taps')} encountered unreadable records in the last 24 hours; first: "
+                f"{_named(unread[0])}.",
+                "See the reasons and examples on the pipeline's page; minutes of these records stay incomplete.",
                 "blind",
             )
         if self.strangers:
             yield HealthProblem(
                 f"Reports name {_many(len(self.strangers), 'pipeline or checkpoint', 'pipelines or checkpoints')} that "
-                "no definition has.",
-                "Apply the definition, or mend the name that the emitter is given.",
+                "no definition declares.",
+                "Apply the definition, or correct the name in the emitter's settings.",
             )
 
 

@@ -34,12 +34,12 @@ class ReportsTopic:
         self._log: BeaconLog | None = None
         self._asking = threading.Lock()
         self._asked_s = float("-inf")
-        self._answer = Ends(None, "Kafka was not asked yet")
+        self._answer = Ends(None, "Kafka has not been queried yet")
 
     def ends(self) -> Ends:
         """Return the ends of the topic as of a few seconds ago; while another thread asks, its last answer."""
         if not self._bootstrap:
-            return Ends(None, "the dashboard knows no Kafka: set LAGLOSS_KAFKA_BOOTSTRAP")
+            return Ends(None, "no Kafka is configured: set LAGLOSS_KAFKA_BOOTSTRAP")
         if self._asking.acquire(blocking=False):
             try:
                 if time.monotonic() - self._asked_s > _KEPT_S:
@@ -55,6 +55,6 @@ class ReportsTopic:
                 self._log = BeaconLog(self._bootstrap, REPORTS, timeout_s=_TIMEOUT_S)
             return Ends(self._log.ends())
         except KafkaException as error:
-            return Ends(None, f"Kafka did not answer: {kafka_error(error).str()}")
+            return Ends(None, f"Kafka did not respond: {kafka_error(error).str()}")
         except TimeoutError:
-            return Ends(None, f"Kafka did not answer within {_TIMEOUT_S:g} s")
+            return Ends(None, f"Kafka did not respond within {_TIMEOUT_S:g} s")

@@ -74,4 +74,4 @@ class Services:
         except KafkaException as error:
             raise unreachable(bootstrap, kafka_error(error)) from error
         except TimeoutError as error:  # of a future of the admin client
-            raise KafkaUnreachable(bootstrap=bootstrap, detail="no answer in time") from error
+            raise KafkaUnreachable(bootstrap=bootstrap, detail="no response in time") from error

@@ -59,7 +59,7 @@ class WindowChanges:
                 self._listen(store)
             except Exception as error:  # whatever it is: nothing counts as known to hold, and it listens again
                 is_away = isinstance(error, SQLAlchemyError | psycopg.Error)
-                _log.warning("not_listening", error=type(error).__name__, exc_info=None if is_away else error)
+                _log.warning("listen_failed", error=type(error).__name__, exc_info=None if is_away else error)
             finally:
                 self._session = None
             self._stopped.wait(_WAIT_S)

@@ -27,7 +27,7 @@ def what_changed(report: Report) -> tuple[str, ...]:
     for figures, name in ((report.previous, before), (report.whole, "this range")):
         if (figures.known_share or 0) < LEAST_KNOWN:
             share = fmt.percent(figures.known_share or 0)
-            return (f"Not enough data to compare with {before}: {share} of the minutes of {name} have a verdict.",)
+            return (f"Not enough data to compare with {before}: only {share} of the minutes of {name} have a verdict.",)
     return _loss(report, before), _lateness(report, before)
 
 
@@ -40,7 +40,7 @@ def _loss(report: Report, before: str) -> str:
         case "same":
             return f"Loss is the same as in {before}: {wording.attained(now)} of messages."
         case "unclear":
-            return f"Whether loss changed since {before} cannot be told: {shares}, and these bounds overlap."
+            return f"It is unclear whether loss changed since {before}: {shares}, with overlapping bounds."
         case _:
             verb = "rose" if loss_trend == "worse" else "fell"
             where = _at_destination(report, "loss", loss_trend) or _at_place(report, loss_trend)
@@ -62,8 +62,8 @@ def _lateness(report: Report, before: str) -> str:
         case "same":
             return f"The on-time share is the same as in {before}: {wording.attained(now)} of messages{_lag(report)}."
         case "unclear":
-            shares_text = f"{shares}{_lag(report)}, and these bounds overlap"
-            return f"Whether the on-time share changed since {before} cannot be told: {shares_text}."
+            shares_text = f"{shares}{_lag(report)}, with overlapping bounds"
+            return f"It is unclear whether the on-time share changed since {before}: {shares_text}."
         case _:
             verb = "fell" if lag_trend == "worse" else "rose"
             since, where = _since(report, "on-time", lag_trend), _at_destination(report, "on-time", lag_trend)
@@ -82,7 +82,7 @@ def _lag(report: Report) -> str:
     if now is None or then is None:
         return ""
     lag, before = fmt.duration(now), fmt.duration(then)
-    return f" (lag p95 {lag}, as before)" if lag == before else f" (lag p95 {before} to {lag})"
+    return f" (lag p95 {lag}, unchanged)" if lag == before else f" (lag p95 {before} to {lag})"
 
 
 def _both(now: Figures, before: Figures, objective: Objective) -> tuple[Attainment, Attainment]:
@@ -106,7 +106,7 @@ def _since(report: Report, objective: Objective, trend: Trend) -> str:
         return f", on each of {len(bad_days)} days"
     if all(beyond[first:]):
         return f", since {days[first]}"
-    return f", on {fmt.counted(sum(beyond), 'day')} of {len(bad_days)}, the first of them {days[first]}"
+    return f", on {fmt.counted(sum(beyond), 'day')} of {len(bad_days)}, first on {days[first]}"
 
 
 def _at_destination(report: Report, objective: Objective, loss_trend: Trend) -> str:
@@ -173,7 +173,7 @@ def _cause(report: Report, objective: Objective, trend: Trend) -> str:
     if named is not None and named.named_cause:
         opened = wording.local(named.opened_at.timestamp(), report.span.zone)
         return f"; the incident of {opened} says: {named.named_cause.rstrip('.')}"
-    return "; nothing stands out as its cause" if blamed else "; no incident names a cause"
+    return "; no common cause found" if blamed else "; no incident names a cause"
 
 
 def _longest(incidents: Sequence[Incident]) -> Incident | None:

@@ -66,13 +66,13 @@ def days(report: Report) -> str:
     for index, name in enumerate(wording.STATUSES):
         drawn.append(_square(name, _LABEL + index * 150, top, ""))
         drawn.append(_text(_LABEL + index * 150 + _DAY + 6, top + 17, wording.STATUSES[name].word.lower(), "start"))
-    drawn.append(_frame(_LABEL + 600, top, "") + _text(_LABEL + 600 + _DAY + 6, top + 17, "nothing known", "start"))
+    drawn.append(_frame(_LABEL + 600, top, "") + _text(_LABEL + 600 + _DAY + 6, top + 17, "no data", "start"))
     counted = ", ".join(
         f"{number} {wording.STATUSES[name].word.lower()}"
         for name in wording.STATUSES
         if (number := sum(day.status == name and bool(day.known.closed) for day in report.days))
     )
-    return _svg(top + _DAY + 8, f"Days by status: {counted or 'nothing known'}", drawn)
+    return _svg(top + _DAY + 8, f"Days by status: {counted or 'no data'}", drawn)
 
 
 BAR, BAR_HEIGHT = 5, 24
@@ -102,7 +102,7 @@ def burn_strip(rates: Sequence[float | None]) -> str:
 
 def _day(day: Figures, left: float, top: float, name: str) -> str:
     if not day.known.closed:
-        return _frame(left, top, f"{name}: nothing known")
+        return _frame(left, top, f"{name}: no data")
     return _square(day.status, left, top, f"{name}: {wording.STATUSES[day.status].word}")
 
 

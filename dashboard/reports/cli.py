@@ -31,7 +31,8 @@ def report(
         str | None, typer.Argument(help="its name; without one, the portfolio of several", metavar="[PIPELINE]")
     ] = None,
     match: Annotated[
-        list[str] | None, typer.Option("--match", help="portfolio of the pipelines that match, as team=web; repeatable")
+        list[str] | None,
+        typer.Option("--match", help="portfolio of the pipelines that match, such as team=web; repeatable"),
     ] = None,
     portfolio: Annotated[bool, typer.Option("--portfolio", help="portfolio of all pipelines, worst first")] = False,
     from_: Annotated[str | None, typer.Option("--from", help="RFC 3339 or relative (-7d), instead of --range")] = None,
@@ -43,7 +44,7 @@ def report(
         Path | None, typer.Option(help="output file, or folder for several formats; by default stdout")
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--source", help="of the messages of this one of several sources only")
+        str | None, typer.Option("--source", help="only messages of this source, if there are several")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="exit 1 if an SLA was missed")] = False,
     data_dir: DataDir = None,
@@ -58,7 +59,7 @@ def report(
         found_option = "both" if several else "neither"
         raise UsageError(detail=f"expected a pipeline, or --portfolio or --match for several, found {found_option}")
     if several and source is not None:
-        raise UsageError(detail=f"expected --source beside a pipeline, found {source} beside several")
+        raise UsageError(detail=f"expected --source with one pipeline, found {source} with several")
     _check_destination(wanted_formats, out)
     matchers = parse_matchers(match or ())
     now_s, settings = time.time(), Settings.load(data_dir=data_dir)

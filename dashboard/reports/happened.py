@@ -20,7 +20,7 @@ MAX_ROWS: Final = 200
 def lag(report: Report) -> ReportSection:
     lags = Lags.of(report.whole.total.e2e_lags)
     rows = [[Cell("End to end"), *(Cell(fmt.duration(value)) for value in (lags.p50, lags.p95, lags.p99, lags.max))]]
-    note = "Percentiles of all messages of the range together, within 1 %; none is an average of percentiles."
+    note = "Percentiles over all messages of the range, accurate to 1 %; they are not averages of percentiles."
     return ReportSection("Lag", (note,), None, Table(("Lag", "p50", "p95", "p99", "max"), rows))
 
 
@@ -30,11 +30,11 @@ def destinations(pages: Pages) -> ReportSection | None:
     if len(destinations_) < 2:
         return None
     note = (
-        "Messages due at each, against its own targets; the numbers of the whole are over all destinations together. "
-        "Windows behind a link have them as `destinations`."
+        "Messages due at each destination, against its own targets; the totals cover all destinations together. "
+        "Linked windows list them as `destinations`."
     )
     heads = (
-        *("Destination", "Status", "Promised", "Attainment", "Due", "Lost", "Dead", "Loss budget left"),
+        *("Destination", "Status", "Target", "Attainment", "Due", "Lost", "Dead-lettered", "Loss budget left"),
         *("On time", "On-time budget left", "E2E lag p95"),
     )
     rows = [_destination(pages, destination) for destination in destinations_]
@@ -47,10 +47,10 @@ def sources(pages: Pages) -> ReportSection | None:
     if len(sources_) < 2:
         return None
     note = (
-        "The messages of each, by the targets of the pipeline. A message that was seen neither at a source nor where "
-        "only one leads to is of none. Windows behind a link have them as `sources`."
+        "The messages of each source, against the pipeline's targets. A message seen neither at a source nor where "
+        "only one source leads belongs to none. Linked windows list them as `sources`."
     )
-    heads = ("Source", "Status", *NUMBERS, "Dead", "Loss budget left", "On-time budget left", "E2E lag p95")
+    heads = ("Source", "Status", *NUMBERS, "Dead-lettered", "Loss budget left", "On-time budget left", "E2E lag p95")
     rows = [
         [
             pages.source(source.name),
@@ -71,8 +71,8 @@ def sides(pages: Pages) -> ReportSection | None:
     if len(sides_) < 2:
         return None
     note = (
-        "Where ids are new the graph is cut, and what lies before and behind is judged by itself. The status of the "
-        "report is the worst."
+        "The graph is split where messages get new ids, and each side is evaluated separately. The status of the "
+        "report is that of the worst side."
     )
     heads = ("Side", "Status", *NUMBERS[:3], "Loss budget left")
     rows = [
@@ -130,10 +130,10 @@ def lag_by_hop(report: Report) -> ReportSection | None:
         ]
         for hop, value in now.hops.items()
     ]
-    path = "no path is known whole" if now.delivery is None else f"the slowest path, the one to {now.delivery}"
+    path = "an unknown path" if now.delivery is None else f"the slowest path, to {now.delivery}"
     note = (
-        "What each hop adds to the p95 of the lag: the p95 where messages leave it less the p95 where they come in, so "
-        f"one may be negative. Shares are of {path}."
+        "What each hop adds to the p95 of the lag: the p95 where messages leave it minus the p95 where they enter, so "
+        f"it can be negative. Shares are of {path}."
     )
     heads = ("Hop", "p95", "Share", "Before", "Share before")
     return ReportSection("Lag by hop", (note,), None, Table(heads, rows))
@@ -153,11 +153,11 @@ def worst_hours(pages: Pages) -> ReportSection:
         for hour in pages.report.worst_hours
     ]
     if not rows:
-        return ReportSection("Worst hours", ("No hour took anything of a budget.",))
-    heads = ("Hour", *NUMBERS, "Of loss budget", "Of on-time budget")
+        return ReportSection("Worst hours", ("No hour used any budget.",))
+    heads = ("Hour", *NUMBERS, "Loss budget used", "On-time budget used")
     return ReportSection(
         "Worst hours",
-        ("Those that took most of a budget of the whole range; what is certain counts before what may be.",),
+        ("The hours that used most of a budget of the range; certain use ranks before possible use.",),
         None,
         Table(heads, rows),
     )
@@ -170,7 +170,7 @@ def places(report: Report) -> ReportSection | None:
     places = lost_places(report.whole.total)[:MAX_ROWS]
     title, lost = "Where messages were lost", report.whole.total.lost_max
     if not places:
-        note = "No place is known of these losses." if lost else "None were lost."
+        note = "The places of these losses are unknown." if lost else "No messages were lost."
         return ReportSection(title, (note,))
     certain = report.whole.total.lost_min
     rows = [
@@ -181,8 +181,8 @@ def places(report: Report) -> ReportSection | None:
         ]
         for name, place in places
     ]
-    note = "A message may be lost at several places, where routes part."
-    return ReportSection(title, (note,), None, Table(("Place", "Lost", "Of those lost for certain"), rows))
+    note = "A message can be lost at several places where routes split."
+    return ReportSection(title, (note,), None, Table(("Place", "Lost", "Share of certain loss"), rows))
 
 
 def reasons(report: Report) -> ReportSection | None:
@@ -194,9 +194,9 @@ def reasons(report: Report) -> ReportSection | None:
         [Cell(row.node), Cell(row.exit), Cell(fmt.reason(row.reason)), Cell(fmt.count(row.count))]
         for row in reason_rows[:MAX_ROWS]
     ]
-    note = "Reasons are known of the windows whose beacons were read; those that their tallies prove have none."
+    note = "Reasons come from windows whose beacons were read; windows proven by tallies have none."
     heads = ("Node", "Exit", "Reason", "Beacons")
-    return ReportSection("Why messages were filtered or dead", (note,), None, Table(heads, rows, 3))
+    return ReportSection("Why messages were filtered or dead-lettered", (note,), None, Table(heads, rows, 3))
 
 
 def order(report: Report) -> ReportSection | None:
@@ -208,7 +208,7 @@ def order(report: Report) -> ReportSection | None:
     ]
     if not rows:
         return None
-    note = "Messages that were observed behind one of the same key with a later event time."
+    note = "Messages observed after one with the same key and a later event time."
     return ReportSection("Out of order", (note,), None, Table(("Checkpoint", "Messages", "Share"), rows))
 
 
@@ -218,12 +218,12 @@ def incidents(pages: Pages) -> ReportSection:
         return ReportSection("Incidents", ("None in this range.",))
     note = (
         f"{fmt.counted(times.incidents, 'incident')}, {times.acknowledged} acknowledged "
-        f"(mean time, MTTA, {_time(times.mean_to_acknowledge_s)}), {times.repaired} repaired "
-        f"(mean time, MTTR, {_time(times.mean_to_resolve_s)}), {times.revised} revised away."
+        f"(MTTA {_time(times.mean_to_acknowledge_s)}), {times.repaired} repaired "
+        f"(MTTR {_time(times.mean_to_resolve_s)}), {times.revised} revised."
     )
     rows = [_incident(pages, incident) for incident in incidents_[:MAX_ROWS]]
-    more = [f"{len(incidents_) - MAX_ROWS} more are in the JSON form."] if len(incidents_) > MAX_ROWS else []
-    heads = ("Opened", "Resolved", "Repaired in", "Severity", "Rule", "What", "Where", "Cause")
+    more = [f"{len(incidents_) - MAX_ROWS} more are in the JSON report."] if len(incidents_) > MAX_ROWS else []
+    heads = ("Opened", "Resolved", "Repaired in", "Severity", "Rule", "Breach", "Where", "Cause")
     return ReportSection("Incidents", (note, *more), None, Table(heads, rows, len(heads)))
 
 
@@ -238,7 +238,7 @@ def _incident(pages: Pages, incident: Incident) -> list[Cell]:
         Cell(incident.rule),
         Cell(incident.text),
         Cell(", ".join(place_words(place) for place in incident.where[:3]) or fmt.NOTHING),
-        Cell(incident.cause or "none was looked for", pages.incident(incident)),
+        Cell(incident.cause or "not analysed", pages.incident(incident)),
     ]
 
 

@@ -10,10 +10,10 @@ from lagloss_server.base import format as fmt
 from lagloss_server.runs.dag_runs import JobStats, Repairs
 
 _NOTE = (
-    "Of the runs that are due in the range. A result is in time if a run over its hour succeeded by the deadline. MTTR "
-    "is the mean time from a failure to a success over the same hour, of tasks in the same run."
+    "Covers the runs due in the range. A result is on time if a run for its hour succeeded by the deadline. MTTR "
+    "is the mean time from a failure to a success for the same hour; for tasks, within the same run."
 )
-_HEADS = ("Job or task", "Runs", "Succeeded", "In time", "Deadline", "Median", "MTTR", "Not repaired")
+_HEADS = ("Job or task", "Runs", "Succeeded", "On time", "Deadline", "Median", "MTTR", "Not repaired")
 
 
 def jobs(pages: Pages) -> ReportSection | None:

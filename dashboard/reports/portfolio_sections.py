@@ -36,13 +36,13 @@ def layout(portfolio: Portfolio, base_url: str = "") -> Layout:
 
 def sections(portfolio: Portfolio, base_url: str = "") -> list[ReportSection]:
     note = (
-        f"Trends are against {wording.range_words(portfolio.previous_span)}. Bars are the burn rate of each day (UTC), "
-        "or hour of a short range: bad messages by those that may be, of the worse objective; the line is at 1."
+        f"Trends compare with {wording.range_words(portfolio.previous_span)}. Bars show the burn rate by day (UTC), "
+        "or hour for a short range, of the worse objective; the line is at 1."
     )
     rows = [_row(line, portfolio, base_url) for line in portfolio.lines]
     heads = (
-        *("Pipeline", "Status", "Open incidents", "Promised", "Loss", "Since before", "Loss budget left"),
-        *("On time", "Since before", "On-time budget left", "Burn rate"),
+        *("Pipeline", "Status", "Open incidents", "Target", "Loss", "Loss trend", "Loss budget left"),
+        *("On time", "On-time trend", "On-time budget left", "Burn rate"),
     )
     table = Table(heads, rows, 4) if rows else None
     return [ReportSection("Pipelines", (headline(portfolio), *([note] if rows else [])), None, table)]
@@ -50,10 +50,10 @@ def sections(portfolio: Portfolio, base_url: str = "") -> list[ReportSection]:
 
 def headline(portfolio: Portfolio) -> str:
     """`7 pipelines match team=web: 1 missed, 6 met.`, and which definitions are set aside."""
-    aside = f" Set aside: {some_of([str(row) for row in portfolio.unreadable])}." if portfolio.unreadable else ""
+    aside = f" Unreadable: {some_of([str(row) for row in portfolio.unreadable])}." if portfolio.unreadable else ""
     matching = f"{'matches' if len(portfolio.lines) == 1 else 'match'} {portfolio.name}" if portfolio.matchers else ""
     if not portfolio.lines:
-        return f"No pipeline {'matches ' + portfolio.name if portfolio.matchers else 'is there'}.{aside}"
+        return f"No pipeline {'matches ' + portfolio.name if portfolio.matchers else 'exists'}.{aside}"
     pipelines = fmt.counted(len(portfolio.lines), "pipeline")
     counts = ", ".join(f"{n} {wording.STATUSES[status].word.lower()}" for status, n in portfolio.statuses.items())
     return f"{pipelines}{' ' if matching else ''}{matching}: {counts}.{aside}"
@@ -62,7 +62,11 @@ def headline(portfolio: Portfolio) -> str:
 def summary(portfolio: Portfolio) -> tuple[str, ...]:
     """Return the headline, and a sentence on each of the worst pipelines that did not keep all."""
     bad = [line for line in portfolio.lines if line.status in ("missed", "unproven")]
-    more = [f"{fmt.counted(len(bad) - SHOWN, 'more pipeline')} not proven to be met."] if len(bad) > SHOWN else []
+    more = (
+        [f"{fmt.counted(len(bad) - SHOWN, 'more pipeline')} not proven to meet the targets."]
+        if len(bad) > SHOWN
+        else []
+    )
     return (headline(portfolio), *map(_sentence, bad[:SHOWN]), *more)
 
 
@@ -105,7 +109,7 @@ def _trend(line: PortfolioLine, attainment: Attainment) -> Cell:
     if trend == "none":
         return Cell(fmt.NOTHING, "", f"no comparison: {look.meaning}")
     before = next(earlier for earlier in line.previous.attainments if earlier.objective == attainment.objective)
-    return Cell(f"{look.icon} {look.word}", "", f"{look.meaning}; it was {wording.attained(before)}")
+    return Cell(f"{look.icon} {look.word}", "", f"{look.meaning}; previously {wording.attained(before)}")
 
 
 def _burn(line: PortfolioLine) -> Cell:

@@ -17,7 +17,7 @@ def quality(pages: Pages) -> ReportSection | None:
     ]
     if not rows:
         return None
-    return ReportSection("Quality of data", (QUALITY_NOTE,), None, Table(("Stage", *QUALITIES.values()), rows))
+    return ReportSection("Data quality", (QUALITY_NOTE,), None, Table(("Stage", *QUALITIES.values()), rows))
 
 
 def _cell(pages: Pages, cell: QualityCell | None) -> Cell:

@@ -77,7 +77,7 @@ def between(from_: str, to: str, zone: str, now_s: float) -> CalendarRange:
         ceil(parse_any_time_s(text, now_s, Zone.named(zone).info) / WINDOW_S) * WINDOW_S for text in (from_, to)
     )
     if not 0 < to_s - from_s <= MAX_SPAN_S or from_s < 0 or to_s > now_s + MAX_SPAN_S:
-        raise BadSpan(text=f"{from_[:40]} to {to[:40]}", expected="1 minute to 800 days, of about this time")
+        raise BadSpan(text=f"{from_[:40]} to {to[:40]}", expected="1 minute to 800 days, around the present")
     return CalendarRange(from_s, to_s, zone)
 
 
@@ -93,7 +93,7 @@ def choose(range_: str | None, from_: str | None, to: str | None, zone: str, now
     if range_ is not None:
         raise BadSpan(text=range_[:40], expected="a range, or from and to, but not both")
     if from_ is None:
-        raise BadSpan(text=(to or "")[:40], expected="`from` beside `to`")
+        raise BadSpan(text=(to or "")[:40], expected="`from` together with `to`")
     return between(from_, to or "now", zone, now_s)
 
 

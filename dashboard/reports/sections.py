@@ -72,15 +72,15 @@ def _objectives(pages: Pages) -> ReportSection:
         ]
         for attainment in report.whole.attainments
     ]
-    heads = ("Objective", "Status", "Promised", "Measured", "Messages", "Bad", "Budget", "Spent", "Left")
+    heads = ("Objective", "Status", "Target", "Measured", "Messages", "Bad", "Budget", "Spent", "Left")
     sentences = [*wording.verdict_sentences(report), *wording.by_commit(report)]
     return ReportSection("Objectives", sentences, None, Table(heads, rows, 3))
 
 
 def _burn_down(report: Report) -> ReportSection:
     note = (
-        "What is left of each error budget, the number of messages that may be bad. The band reaches from what is "
-        "certain to what cannot be ruled out; a gap is a time of which nothing is known."
+        "The remaining error budgets: the number of messages that can still be bad. The band reaches from what is "
+        "certain to what cannot be ruled out; a gap means no data."
     )
     return ReportSection("Error budget", (note,), "burn-down")
 
@@ -89,7 +89,7 @@ def _days(pages: Pages) -> ReportSection:
     rows = [
         [
             pages.range(wording.local_day(day.from_s, pages.zone), day.from_s, day.to_s),
-            Cell(wording.status(day.status) if day.known.closed else "NOT KNOWN"),
+            Cell(wording.status(day.status) if day.known.closed else "UNKNOWN"),
             *numbers(day),
             *(Cell(fmt.count(day.minutes_by_verdict[name])) for name in ("ok", "loss", "unknown", "missing", "idle")),
         ]
@@ -98,7 +98,7 @@ def _days(pages: Pages) -> ReportSection:
     ]
     left_out = len(pages.report.days) - len(rows)
     note = f"Days of {pages.zone}." + (
-        f" Not listed: {left_out} before the first, or still to come." if left_out else ""
+        f" Not listed: {left_out} before the first day with data, or in the future." if left_out else ""
     )
     heads = ("Day", "Status", *NUMBERS, "Min. ok", "Loss", "Unknown", "Missing", "Idle")
     return ReportSection("Days", (note,), "days", Table(heads, rows, 2))
@@ -107,13 +107,13 @@ def _days(pages: Pages) -> ReportSection:
 def _known(pages: Pages) -> ReportSection:
     report, whole = pages.report, pages.report.whole
     kinds = {
-        "ok": "what was lost or is late is within the target",
-        "loss": "more was lost for certain than the target allows",
-        "unknown": "the evidence does not allow a verdict",
-        "idle": "no messages, and every emitter says so",
-        "missing": "should have a result and have none",
-        "before": "before the first minute that anything is kept of",
-        "to_come": "still to come, or not closed yet",
+        "ok": "lost and late messages are within the target",
+        "loss": "certain loss is above the target",
+        "unknown": "not enough evidence for a verdict",
+        "idle": "no messages, confirmed by every emitter",
+        "missing": "result expected, but none stored",
+        "before": "before the first minute with data",
+        "to_come": "in the future, or not closed yet",
     }
     rows = [
         [
@@ -143,16 +143,16 @@ def _targets(pages: Pages) -> ReportSection:
         ]
         for target in pages.report.targets
     ]
-    note = "Every window is judged by the version of the definition in force when it began; the budget is their sum."
+    note = "Each window is evaluated by the version of the definition in force at its start; the budget is their sum."
     return ReportSection("Targets in force", (note,), None, Table(("Time", "Loss", "Lag", "Version"), rows, 3))
 
 
 def _recomputing(pages: Pages) -> ReportSection:
     links = pages.report.links(pages.report.span.from_s, pages.report.span.to_s, pages.base_url)
     note = (
-        "All figures are sums over one-minute windows of event time: add up the windows behind a link, and get the "
-        "figure. The API gives them a day at a time; its header Link leads to the next ones. Minutes are kept for "
-        "weeks; what is older is kept as sums of each hour and day, of which percentiles are read, too."
+        "All figures are sums over one-minute windows of event time: the windows behind a link add up to the "
+        "figure. The API returns a day at a time; its header Link points to the next page. Minutes are kept for "
+        "weeks, older data as sums of each hour and day, from which percentiles can also be read."
     )
     rows = [
         [Cell("All windows of the range, as JSON"), Cell("API", links["windows"])],
@@ -170,15 +170,15 @@ def comparison(report: Report) -> ReportSection:
     now, before = report.whole, report.previous
     title = f"Compared with {wording.range_words(report.previous_span)}"
     if not before.known.closed:
-        return ReportSection(title, ("Nothing is known of that range.",))
+        return ReportSection(title, ("No data for that range.",))
     (_, on_time), (_, on_time_before) = now.attainments, before.attainments
     lags_now, lags_before = Lags.of(now.total.e2e_lags), Lags.of(before.total.e2e_lags)
     rows = [
         _compared("Messages", now.total.messages, before.total.messages, fmt.count, _relative),
-        _compared("Lost for certain", now.total.loss_ratio.min, before.total.loss_ratio.min, fmt.percent, _points),
-        _compared("On time for certain", on_time.good.min, on_time_before.good.min, fmt.percent, _points),
+        _compared("Certainly lost", now.total.loss_ratio.min, before.total.loss_ratio.min, fmt.percent, _points),
+        _compared("Certainly on time", on_time.good.min, on_time_before.good.min, fmt.percent, _points),
         _compared("Lag p95", lags_now.p95, lags_before.p95, fmt.duration, _relative),
-        _compared("Minutes known", now.known_share, before.known_share, fmt.percent, _points),
+        _compared("Minutes with a verdict", now.known_share, before.known_share, fmt.percent, _points),
         *(
             _status_row(attainment, other)
             for attainment, other in zip(now.attainments, before.attainments, strict=True)

@@ -12,10 +12,10 @@ Trend = Literal["better", "worse", "same", "unclear", "none"]
 """`unclear`: the bounds overlap; `none`: there is nothing to compare."""
 
 TRENDS: Final[dict[Trend, VerdictLook]] = {
-    "better": VerdictLook("better", "▲", "teal", "ok", "triangle-up", "better than in the range before, for certain"),
-    "worse": VerdictLook("worse", "▼", "red", "loss", "triangle-down", "worse than in the range before, for certain"),
-    "same": VerdictLook("same", "=", "gray", "idle", "circle-open", "reads as in the range before"),
-    "unclear": VerdictLook("unclear", "?", "orange", "unknown", "diamond", "what is not known could tip it either way"),
+    "better": VerdictLook("better", "▲", "teal", "ok", "triangle-up", "certainly better than in the previous range"),
+    "worse": VerdictLook("worse", "▼", "red", "loss", "triangle-down", "certainly worse than in the previous range"),
+    "same": VerdictLook("same", "=", "gray", "idle", "circle-open", "the same as in the previous range"),
+    "unclear": VerdictLook("unclear", "?", "orange", "unknown", "diamond", "missing data could change this verdict"),
     "none": VerdictLook("no comparison", "○", "gray", "idle", "circle-open", "one of the ranges has no messages"),
 }
 

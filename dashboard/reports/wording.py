@@ -12,12 +12,10 @@ from lagloss_server.base import format as fmt
 from lagloss_server.sums.error_budget import Attainment, Budget, BudgetShare, Objective, Status, Target
 
 STATUSES: Final[dict[Status, VerdictLook]] = {
-    "met": VerdictLook("MET", "✔", "teal", "ok", "circle", "within the target, whatever is not known"),
-    "missed": VerdictLook("MISSED", "✖", "red", "loss", "x", "more than the target allows, for certain"),
-    "unproven": VerdictLook(
-        "UNPROVEN", "?", "orange", "unknown", "diamond", "what is not known could tip it either way"
-    ),
-    "none": VerdictLook("NO MESSAGES", "○", "gray", "idle", "circle-open", "nothing to judge"),
+    "met": VerdictLook("MET", "✔", "teal", "ok", "circle", "within the target, regardless of missing data"),
+    "missed": VerdictLook("MISSED", "✖", "red", "loss", "x", "certainly outside the target"),
+    "unproven": VerdictLook("UNPROVEN", "?", "orange", "unknown", "diamond", "missing data could change this verdict"),
+    "none": VerdictLook("NO MESSAGES", "○", "gray", "idle", "circle-open", "nothing to evaluate"),
 }
 OBJECTIVES: Final[dict[Objective, str]] = {"loss": "Loss", "on-time": "On time"}
 
@@ -100,7 +98,7 @@ def spent(attainment: Attainment) -> str:
     if budget is None:
         return fmt.NOTHING
     if not budget.allowed:
-        return f"{fmt.count_interval(budget.used)} where none is allowed"
+        return f"{fmt.count_interval(budget.used)} bad, none allowed"
     return of_budget(budget.spent)
 
 
@@ -127,7 +125,7 @@ def verdict_sentences(report: Report) -> list[str]:
         measured = (
             f"{attained(attainment)} of {fmt.count(attainment.of)} messages {fate}" if attainment.of else "no messages"
         )
-        sentences.append(f"{OBJECTIVES[attainment.objective]} {look.word}: {measured}; promised was {promise}.")
+        sentences.append(f"{OBJECTIVES[attainment.objective]} {look.word}: {measured}; target: {promise}.")
     return [*sentences, *not_known(report.whole)]
 
 
@@ -144,21 +142,18 @@ def not_known(figures: Figures) -> list[str]:
         note.append("No window of this range is closed: there is nothing to report yet.")
     elif unknown or known_minutes.missing:
         note.append(
-            f"Not known: {fmt.counted(unknown, 'minute')} without enough evidence for a verdict and "
+            f"Unknown: {fmt.counted(unknown, 'minute')} without enough evidence for a verdict and "
             f"{fmt.counted(known_minutes.missing, 'minute')} without a result, together "
-            f"{fmt.percent(1 - (figures.known_share or 0))} of the time. They never count as good: what is "
-            "spent of a budget at most takes all their messages for bad."
+            f"{fmt.percent(1 - (figures.known_share or 0))} of the time. They never count as good: the upper "
+            "bound of a spent budget counts all their messages as bad."
         )
     if known_minutes.cut:
         note.append(
-            f"Of these, {fmt.counted(known_minutes.cut, 'minute')} are kept only within whole hours that reach across "
-            "a day or the range's rim, since minutes of that age are dropped."
+            f"Of these, {fmt.counted(known_minutes.cut, 'minute')} are stored only within hours that cross "
+            "a day or the boundary of the range, because minutes of that age are dropped."
         )
     if known_minutes.before:
-        note.append(
-            f"{fmt.counted(known_minutes.before, 'minute').capitalize()} lie before the first one that anything is "
-            "kept of."
-        )
+        note.append(f"{fmt.counted(known_minutes.before, 'minute').capitalize()} lie before the first one with data.")
     if known_minutes.to_come:
-        note.append(f"{fmt.counted(known_minutes.to_come, 'minute').capitalize()} are still to come or not closed yet.")
+        note.append(f"{fmt.counted(known_minutes.to_come, 'minute').capitalize()} are in the future or not closed yet.")
     return note

@@ -59,7 +59,7 @@ def requested_range(query: Mapping[str, str], now_s: float, default: str = DEFAU
     """
     if "from" not in query:
         if "to" in query:
-            raise BadSpan(text=query["to"], expected="`from` beside `to`")
+            raise BadSpan(text=query["to"], expected="`from` together with `to`")
         name = query.get("range", default)
         if name not in RANGES_S:
             raise BadSpan(text=name, expected=f"one of {', '.join(RANGES_S)}")
@@ -67,7 +67,7 @@ def requested_range(query: Mapping[str, str], now_s: float, default: str = DEFAU
     from_s, to_s = parse_time_s(query["from"], now_s), parse_time_s(query.get("to", "now"), now_s)
     span = ShownRange(int(from_s) // WINDOW_S * WINDOW_S, -(-int(to_s) // WINDOW_S) * WINDOW_S)
     if not 0 < span.length_s <= MAX_SPAN_S:
-        raise BadSpan(text=f"{query['from']} to {query.get('to', 'now')}", expected="a span of 1 minute to 800 days")
+        raise BadSpan(text=f"{query['from']} to {query.get('to', 'now')}", expected="a range of 1 minute to 800 days")
     return span
 
 

@@ -62,7 +62,7 @@ class FirstAnswers:
         except PreventUpdate:  # the path is of a page, but names nothing that could be read
             return ""
         except Exception as error:
-            _log.warning("first_answer_failed", page=page.name, exc_info=error)
+            _log.warning("first_response_failed", page=page.name, exc_info=error)
             return ""
         return "" if isinstance(drawn, Failed) else drawn
 

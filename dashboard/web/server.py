@@ -102,7 +102,7 @@ async def _keep_warm(services: Services) -> None:
             try:
                 await asyncio.to_thread(services.overview)
             except Exception as error:  # the next reader is shown it
-                _log.warning("overview_not_read", error=type(error).__name__)
+                _log.warning("overview_read_failed", error=type(error).__name__)
         await asyncio.sleep(_WARM_S if services.changes.is_listening else _LISTENING_S)
 
 
@@ -143,7 +143,7 @@ def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics
     @server.get("/runbooks/{kind:path}")
     def runbook(kind: str) -> HTMLResponse:
         if kind not in KINDS:
-            raise HTTPException(404, f"no runbook is called {kind}; there are {', '.join(KINDS)}")
+            raise HTTPException(404, f"there is no runbook {kind}; available: {', '.join(KINDS)}")
         return HTMLResponse(runbook_html(kind))
 
 

@@ -31,16 +31,18 @@ def overview() -> dict[str, Any]:
     panels = [
         verdicts("Verdicts", by_pipeline(verdict_of("")), width=WIDTH, height=8),
         series(
-            "Lost for certain", "percentunit", [(by_pipeline('lagloss_window_loss_ratio{bound="min"}'), "{{pipeline}}")]
+            "Certainly lost", "percentunit", [(by_pipeline('lagloss_window_loss_ratio{bound="min"}'), "{{pipeline}}")]
         ),
-        series("May be lost", "percentunit", [(by_pipeline('lagloss_window_loss_ratio{bound="max"}'), "{{pipeline}}")]),
+        series(
+            "Possibly lost", "percentunit", [(by_pipeline('lagloss_window_loss_ratio{bound="max"}'), "{{pipeline}}")]
+        ),
         series(
             "End-to-end lag, p95",
             "s",
             [(by_pipeline('lagloss_window_e2e_lag_seconds{percentile="p95"}'), "{{pipeline}}")],
         ),
         series("On time", "percentunit", [(by_pipeline("lagloss_window_on_time_ratio"), "{{pipeline}}")]),
-        series("Messages a minute", "short", [(by_pipeline("lagloss_window_messages"), "{{pipeline}}")]),
+        series("Messages per minute", "short", [(by_pipeline("lagloss_window_messages"), "{{pipeline}}")]),
         series(
             "Error budget left, at least",
             "percentunit",
@@ -89,7 +91,7 @@ def pipeline() -> dict[str, Any]:
             ],
         ),
         series(
-            "Lost for certain, by place",
+            "Certainly lost, by place",
             "short",
             [
                 ('max by (node) (lagloss_node_lost_messages{pipeline="$pipeline", bound="min"}) > 0', "{{node}}"),
@@ -161,7 +163,7 @@ def pipeline() -> dict[str, Any]:
 
 def read_api() -> dict[str, Any]:
     """Return one pipeline from the read API: every minute as it is known today, revisions included."""
-    share = [("loss_ratio.min", "lost for certain"), ("loss_ratio.max", "may be lost"), ("on_time_share", "on time")]
+    share = [("loss_ratio.min", "certainly lost"), ("loss_ratio.max", "possibly lost"), ("on_time_share", "on time")]
     lag = [(f"e2e_lag_ms.{name}", name) for name in ("p50", "p95", "p99", "max")]
     counts = [(name, name) for name in ("messages", "delivered", "pending", "dead", "filtered")]
     panels = [

@@ -29,7 +29,7 @@ def harmless(hook: Callable[..., None]) -> Callable[..., None]:
             hook(*args, **named)
         except Exception:
             if not has_failed:
-                log.exception("a run or task could not be reported")
+                log.exception("cannot report a run or task")
             has_failed = True
 
     return guarded
@@ -98,9 +98,9 @@ def _sender_of_environment() -> ReportSender | None:
     try:
         collector = Collector.of_environment()
     except LaglossError as error:
-        log.warning("runs are not reported: %s", error)
+        log.warning("not reporting runs: %s", error)
         return None
     if collector is None:
-        log.warning("runs are not reported: %s names no collector", COLLECTOR_VARIABLE)
+        log.warning("not reporting runs: %s is not set", COLLECTOR_VARIABLE)
         return None
     return ReportSender(collector)

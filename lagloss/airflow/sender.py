@@ -163,5 +163,5 @@ class ReportSender:
     def _complain(self, error: Exception) -> None:
         """Log the first failure of several in a row."""
         if not self._has_failed:
-            log.warning("reports of task runs cannot be sent to %s: %s", self._collector.url, error)
+            log.warning("cannot send reports of task runs to %s: %s", self._collector.url, error)
         self._has_failed = True

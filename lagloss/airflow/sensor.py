@@ -124,7 +124,7 @@ def ask(pipeline: str, start: datetime, end: datetime, node: str | None) -> dict
     span = {"from": start.isoformat(), "to": end.isoformat()}
     collector = Collector.of_environment()
     if collector is None:
-        raise AirflowFailException("LAGLOSS_COLLECTOR_URL names no collector")
+        raise AirflowFailException("LAGLOSS_COLLECTOR_URL is not set: expected the URL of a collector")
     path = f"/v1/pipelines/{quote(pipeline)}/whole?{urlencode({**span, **({'node': node} if node else {})})}"
     refused: urllib.error.HTTPError | None = None
     for token in collector.tokens:
@@ -139,4 +139,6 @@ def ask(pipeline: str, start: datetime, end: datetime, node: str | None) -> dict
                 return {**span, "state": "waiting", "why": str(error)}
         except OSError as error:
             return {**span, "state": "waiting", "why": str(error)}
-    raise AirflowFailException(f"{pipeline}: no token of LAGLOSS_COLLECTOR_TOKEN is its own: {refused}")
+    raise AirflowFailException(
+        f"the collector rejects every token of LAGLOSS_COLLECTOR_TOKEN for {pipeline}: {refused}"
+    )

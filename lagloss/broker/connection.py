@@ -89,7 +89,7 @@ class KafkaConnection:
         if connection is None:
             raise BadSetting(
                 variable=f"{prefix_of(cluster)}BOOTSTRAP",
-                problem=f"is not set, but a pipeline's definition names the cluster {cluster}",
+                problem=f"is not set, but the definition of a pipeline uses the cluster {cluster}",
             )
         return connection
 
@@ -125,7 +125,7 @@ class KafkaConnection:
         if name:
             return f"user {name}"
         certificate = properties.get("ssl.certificate.location")
-        return f"the certificate {certificate}" if certificate else "a client without a name"
+        return f"certificate {certificate}" if certificate else "an anonymous client"
 
     def __str__(self) -> str:
         return self.bootstrap
@@ -168,7 +168,7 @@ def properties_of(environ: Mapping[str, str], cluster: str = "") -> dict[str, st
     for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
         if name in properties and not os.access(properties[name], os.R_OK):
             variable = f"{prefix}{name.upper().replace('.', '_')}"
-            raise BadSetting(variable=variable, problem=f"names {properties[name]}, which cannot be read")
+            raise BadSetting(variable=variable, problem=f"is {properties[name]}, which cannot be read")
     if properties.get("sasl.mechanism") == "OAUTHBEARER" and "sasl.oauthbearer.client.id" in properties:
         properties.setdefault("sasl.oauthbearer.method", "oidc")
     return properties

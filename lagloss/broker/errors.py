@@ -77,9 +77,9 @@ def needs(error: KafkaError, operation: str, topic: str) -> KafkaError:
     A topic that may not be described looks as one that does not exist.
     """
     if error.code() in NOT_ALLOWED:
-        return KafkaError(error.code(), f"an ACL is missing, {operation} on {topic} is not allowed")
+        return KafkaError(error.code(), f"{operation} on {topic} is not allowed: an ACL is missing")
     if error.code() in _UNKNOWN:
-        return KafkaError(error.code(), f"{topic} does not exist, or no ACL allows DESCRIBE on it")
+        return KafkaError(error.code(), f"{topic} does not exist, or an ACL for DESCRIBE on it is missing")
     return error
 
 

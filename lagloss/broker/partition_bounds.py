@@ -85,7 +85,7 @@ class PartitionBounds:
             if offset >= 0:
                 offsets[place.topic, place.partition] = offset
             else:  # the client's sign of a time-out waiting for the leader
-                failure = TimeoutError(f"the leader of {place.topic}/{place.partition} did not answer in time")
+                failure = TimeoutError(f"the leader of {place.topic}/{place.partition} did not respond in time")
         if failure is not None:
             self.last_error = str(failure)
             if not offsets:

@@ -47,7 +47,7 @@ def decode_sample(value: bytes | None) -> int:
     document = json.loads(value)
     sample = document.get("sample") if isinstance(document, dict) else None
     if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= SAMPLE_ALL:
-        raise ValueError(f"expected a sample from 1 to {SAMPLE_ALL}, found {sample!r}")
+        raise ValueError(f"expected a sample between 1 and {SAMPLE_ALL}, found {sample!r}")
     return sample
 
 

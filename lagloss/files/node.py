@@ -74,7 +74,7 @@ class FileNode:
         **options: Any,
     ) -> None:
         if (queue or deleted) and (files is None or first):
-            raise ValueError("expected queue and deleted with files, at a node that receives them")
+            raise ValueError("expected queue and deleted only together with files, and not at the first node")
         # What a queue delivered and nobody deleted is received again; what a first node was to store is not.
         options = {"resumes": not first, **options}
 

@@ -25,12 +25,10 @@ FileTime = Callable[[str], EventTime | None]
 
 
 class BadNotification(ValueError):
-    """Expected a notification of S3, by EventBridge or in an envelope of SNS or neither, found {found}."""
+    """Expected an S3 notification (direct, by SNS or by EventBridge), found {found}."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(
-            f"expected a notification of S3, by EventBridge or in an envelope of SNS or neither, found {text}"
-        )
+        super().__init__(f"expected an S3 notification (direct, by SNS or by EventBridge), found {text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,8 @@ def objects_in(body: str) -> list[StoredObject]:
         if isinstance(content.get("Records"), list):
             return list(_created(content["Records"]))
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise BadNotification(f"one without {error} in {body[:100]!r}") from error
-    raise BadNotification(f"neither Records, s3:TestEvent nor an event of an object in {body[:100]!r}")
+        raise BadNotification(f"a notification without {error}: {body[:100]!r}") from error
+    raise BadNotification(f"no Records, s3:TestEvent or object event in {body[:100]!r}")
 
 
 def _json(text: object) -> Mapping[str, Any]:

@@ -181,7 +181,7 @@ class Commits:
                 return Consumer.commit(self._consumer, offsets=offsets, asynchronous=False) or []
             Consumer.commit(self._consumer, offsets=offsets, asynchronous=True)
         except KafkaException as error:
-            log.warning("lagloss: offsets not committed: %s", error)
+            log.warning("lagloss: cannot commit offsets: %s", error)
         return []
 
 
@@ -193,5 +193,5 @@ def place_of(record: Message) -> tuple[Partition, int]:
     """
     topic, number, offset = record.topic(), record.partition(), record.offset()
     if topic is None or number is None or offset is None:
-        raise ValueError("expected a record that was read from a topic")
+        raise ValueError("expected a record that was consumed from a topic")
     return (topic, number), offset

@@ -147,7 +147,7 @@ class KafkaLanes:
         self._bounds = PartitionBounds(config) if config else None
         self.last_error: str | None = None
         if not config:
-            self._note(f"lanes stand still: expected bootstrap, or an address of Kafka in {BOOTSTRAP_VARIABLE}")
+            self._note(f"lanes are not tracked: pass bootstrap, or set {BOOTSTRAP_VARIABLE} to the address of Kafka")
         # The host's thread writes these; the deque passes changes of the assignment on in their order.
         self._taken: dict[Key, tuple[int, int]] = {}
         self._held: set[Key] = set()
@@ -271,7 +271,7 @@ class KafkaLanes:
     def _add_inferred(self, key: Key) -> None:
         if not self._held:
             log.warning(
-                "lagloss: the assignment is unknown; use lanes.subscribe, or pass assigned and revoked as hooks"
+                "lagloss: the assignment is unknown; use lanes.subscribe, or register the hooks assigned and revoked"
             )
         self._changes.append((key, Lane(time.monotonic(), is_inferred=True)))
         self._held.add(key)
@@ -304,7 +304,7 @@ class KafkaLanes:
                     self.last_error = self._bounds.last_error or self.last_error
             except (KafkaException, TimeoutError) as error:  # brokers away: lanes keep their last proof
                 said = kafka_error(error).str() if isinstance(error, KafkaException) else str(error)
-                self._note(f"lanes stand still: {said or 'the brokers did not answer in time'}")
+                self._note(f"lanes are not tracked: {said or 'the brokers did not respond in time'}")
             self._follow_assignment()  # lanes revoked meanwhile are not ours to report
             return [
                 Progress(self._checkpoint, f"{topic}/{partition}", lane.until)
@@ -328,8 +328,8 @@ class KafkaLanes:
         if expected is None or expected == bounds.cluster_id():
             return True
         self._note(
-            f"lanes stand still: expected cluster {expected}, which the consumer reads from, found "
-            f"{bounds.cluster_id()}; pass the bootstrap of the expected cluster to KafkaLanes"
+            f"lanes are not tracked: expected cluster {expected}, from which the consumer reads, found "
+            f"{bounds.cluster_id()}; pass the bootstrap servers of the expected cluster to KafkaLanes"
         )
         return False
 

@@ -49,7 +49,9 @@ class NodeProducer(Producer):
         self, node: KafkaNode, config: Mapping[str, Any], next_nodes: Mapping[str, str] | None, *, polls: bool
     ) -> None:
         if config.get("transactional.id"):
-            raise ValueError("expected no transactional.id: a record that is acknowledged may still be aborted")
+            raise ValueError(
+                "expected no transactional.id: a transaction can abort after its records were acknowledged"
+            )
         super().__init__(dict(config))
         self._node = node
         self._next_nodes = dict(next_nodes) if next_nodes is not None else None
@@ -160,7 +162,7 @@ class NodeProducer(Producer):
 
     def produce_batch(self, *_arguments: Any, **_options: Any) -> NoReturn:
         """Raise NotImplementedError: confluent_kafka's batches have no headers, in which id and event time travel."""
-        raise NotImplementedError("expected produce: records of produce_batch have no headers for id and event time")
+        raise NotImplementedError("use produce(): produce_batch() cannot send the headers for id and event time")
 
     def _origin(
         self, source: Message | Identity | None, headers: Headers | None

@@ -39,7 +39,7 @@ def add_offset(ranges: list[OffsetRange], offset: int, limit: int = MAX_RANGES) 
         ValueError: there is no range, so the partition is unknown.
     """
     if not ranges:
-        raise ValueError("expected at least one range, whose partition the new one takes")
+        raise ValueError("expected at least one range, which determines the partition of the new one")
     partition, newest = ranges[0].partition, ranges[-1]
     if offset == newest.last + 1:
         return [*ranges[:-1], OffsetRange(partition, newest.first, offset)]

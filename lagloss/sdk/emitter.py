@@ -92,7 +92,7 @@ def labels_of_environment() -> dict[str, str]:
     labels = {name.strip(): value.strip() for name, separator, value in parts if separator and name.strip()}
     if are_labels(labels):
         return labels
-    log.warning("lagloss: no labels are sent: expected at most %d in %s", MAX_LABELS, LABELS_VARIABLE)
+    log.warning("lagloss: not sending labels: expected up to %d labels in %s", MAX_LABELS, LABELS_VARIABLE)
     return {}
 
 
@@ -167,7 +167,7 @@ class Emitter:
     ) -> None:
         for name in (pipeline, node):
             if not _NAME.fullmatch(name):
-                raise ValueError(f"expected a name of letters, digits, - and _, at most 100, found {name!r}")
+                raise ValueError(f"expected a name of up to 100 letters, digits, - and _, found {name!r}")
         self.pipeline = pipeline
         self.node = node
         if ids not in ("names", "hash"):
@@ -184,12 +184,14 @@ class Emitter:
         self._resumes = resumes
         self._labels = labels_of_environment() if labels is None else dict(labels)
         if not are_labels(self._labels):
-            raise ValueError(f"expected at most {MAX_LABELS} labels of {MAX_LABEL_CHARS} characters, found {labels!r}")
+            raise ValueError(
+                f"expected up to {MAX_LABELS} labels of up to {MAX_LABEL_CHARS} characters each, found {labels!r}"
+            )
         self._make_outlet = outlet or outlet_maker(pipeline, bootstrap, kafka_config, collector, token)
         self._reset()
         if self._make_outlet is None:
             log.warning(
-                "lagloss: no beacons are sent: expected an address of Kafka in %s, or of a collector in %s",
+                "lagloss: not sending beacons: set %s to the address of Kafka, or %s to the URL of a collector",
                 BOOTSTRAP_VARIABLE,
                 COLLECTOR_VARIABLE,
             )

@@ -219,7 +219,7 @@ class Flusher:
         self.errors += 1
         self.last_error = f"{type(error).__name__}: {error}"
         if self.errors == 1:
-            log.warning("lagloss: an error in the emitter, which continues", exc_info=error)
+            log.warning("lagloss: error in the emitter; it keeps running", exc_info=error)
 
     # -- turns ----------------------------------------------------------------------------------------------------
 

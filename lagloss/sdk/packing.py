@@ -291,7 +291,7 @@ class BeaconReader:
             clean = list(self._sifted(flat, oldest_ms, newest_ms, refused))
             observed = self._columns(clean)
             if observed is None and clean:
-                raise AssertionError("sifted beacons must read")
+                raise AssertionError("valid beacons must be readable")
         return observed
 
     def read_columns(self, columns: Columns, now_ms: float, refused: RefusedBeacons) -> Observed | None:
@@ -481,7 +481,7 @@ def _payload_bytes(size: int) -> int:
     total = int(np.int64(size))
     if 0 <= total <= MAX_PAYLOAD_BYTES:
         return total
-    raise ValueError(f"expected 0 to {MAX_PAYLOAD_BYTES} bytes, found {total}")
+    raise ValueError(f"expected a size of 0 to {MAX_PAYLOAD_BYTES} bytes, found {total}")
 
 
 def replay_label(value: object) -> str | None:

@@ -26,7 +26,7 @@ _REMEMBERED: Final = 4_096
 def encode_long(value: int) -> bytes:
     """Encode an int or a long; raises OverflowError for what 64 bits cannot hold."""
     if not -_LIMIT <= value < _LIMIT:
-        raise OverflowError(f"expected a number of 64 bits, found {value}")
+        raise OverflowError(f"expected a 64-bit number, found {value}")
     rest = (value << 1) ^ (value >> 63)
     encoded = bytearray()
     while rest > _LOW_BITS:
@@ -88,10 +88,10 @@ def decode_rows(packed: Sequence[bytes], width: int) -> tuple[npt.NDArray[np.int
     sizes = np.array([len(value) for value in packed], np.int64)
     ends = sizes.cumsum()
     if (raw[ends[sizes > 0] - 1] >= _GOES_ON).any():
-        raise ValueError("expected whole numbers, found one that is cut off")
+        raise ValueError("expected complete numbers, found a truncated one")
     counts = stops.searchsorted(ends)
     if (counts % width).any():
-        raise ValueError(f"expected {width} numbers in each row, found fewer in the last")
+        raise ValueError(f"expected {width} numbers per row, found fewer in the last row")
     return _decode_longs(raw, stops).reshape(-1, width), counts // width
 
 
@@ -100,13 +100,13 @@ def _decode_longs(raw: npt.NDArray[np.uint8], stops: npt.NDArray[np.intp]) -> np
     if raw.size == 0:
         return np.empty(0, np.int64)
     if stops.size == 0 or stops[-1] != raw.size - 1:
-        raise ValueError("expected whole numbers, found one that is cut off")
+        raise ValueError("expected complete numbers, found a truncated one")
     zigzag: npt.NDArray[np.uint64] = raw[stops].astype(np.uint64)
     widths = np.diff(stops, prepend=-1)
     longer = np.flatnonzero(widths > 1)
     for place in range(1, int(widths.max())):  # from the highest group of bits down to the lowest
         if place == _MAX_BYTES or (place == _MAX_BYTES - 1 and (raw[stops[longer]] > 1).any()):
-            raise ValueError("expected numbers of 64 bits, found a longer one")
+            raise ValueError("expected 64-bit numbers, found a longer one")
         zigzag[longer] = zigzag[longer] << np.uint64(7) | raw[stops[longer] - place] & _LOW_BITS
         longer = longer[widths[longer] > place + 1]
     values, is_negative = (zigzag >> np.uint64(1)).view(np.int64), (zigzag & np.uint64(1)).view(np.int64)

@@ -37,16 +37,16 @@ from lagloss.wire.format import (
 )
 from lagloss.wire.sketch import MAX_LAG_MS
 
-_NAME: Final = f"expected at most {MAX_NAME_BYTES} bytes of UTF-8 without NUL"
+_NAME: Final = f"expected up to {MAX_NAME_BYTES} bytes of UTF-8 without NUL"
 _COUNT: Final = f"expected 0 to {MAX_COUNT}"
-_TIME: Final = "expected epoch ms until year 9999"
+_TIME: Final = "expected epoch ms before the year 10000"
 _LANE: Final = f"lane: {_NAME}"
 _UNTIL: Final = f"until: {_TIME}"
 _REPLAY: Final = f"replay: {_NAME}"
 _SAMPLE: Final = f"sample: expected 1 to {SAMPLE_ALL}"
 _COUNTS: Final = tuple(f"{field}: {_COUNT}" for field in ("beacons", "payload_bytes", "dropped"))
-_SKETCH: Final = "lag_sketch: expected keys in range and in ascending order, and counts of at least 1"
-_LABELS: Final = f"expected {MAX_LABELS} of {MAX_LABEL_CHARS} characters each"
+_SKETCH: Final = "lag_sketch: expected valid keys in ascending order, with counts of at least 1"
+_LABELS: Final = f"expected up to {MAX_LABELS} labels of up to {MAX_LABEL_CHARS} characters each"
 _MAX_LONG: Final = (1 << 63) - 1
 
 
@@ -95,12 +95,12 @@ def check_content(block: BeaconBlock) -> None:
 
     for field in ("pipeline", "checkpoint", "replay", "reason"):
         demand(name_fits(getattr(block, field) or ""), field, _NAME)
-    demand(block.seq >= 0, "seq", "expected a number that grows from 0")
+    demand(block.seq >= 0, "seq", "expected a sequence number, 0 or greater")
     demand(1 <= block.count <= MAX_BLOCK_BEACONS, "count", f"expected 1 to {MAX_BLOCK_BEACONS} beacons")
     demand(1 <= block.partitions <= MAX_PARTITIONS, "partitions", f"expected 1 to {MAX_PARTITIONS}")
     demand(1 <= block.sample <= SAMPLE_ALL, "sample", f"expected 1 to {SAMPLE_ALL}")
     lags_fit = bool((np.abs(block.lag_ms) < MAX_LAG_MS).all())  # NaN is not less
-    demand(lags_fit, "lag_ms", f"expected finite lags of less than {MAX_LAG_MS:.0f} ms", "lag_not_finite")
+    demand(lags_fit, "lag_ms", f"expected finite lags below {MAX_LAG_MS:.0f} ms", "lag_not_finite")
 
 
 def _check_place(
@@ -136,10 +136,12 @@ def check_report(report: EmitterReport) -> None:
     """
     for field in ("pipeline", "node", "host"):
         _demand(name_fits(getattr(report, field)), field, _NAME)
-    _demand(0 <= report.seq <= _MAX_LONG, "seq", "expected a number that grows from 0")
+    _demand(0 <= report.seq <= _MAX_LONG, "seq", "expected a sequence number, 0 or greater")
     for field in ("started_at", "sent_at"):
         _demand(0 <= getattr(report, field) <= MAX_TIME_MS, field, _TIME)
-    _demand(0 <= report.final_through * 1000 <= MAX_TIME_MS, "final_through", "expected epoch seconds until year 9999")
+    _demand(
+        0 <= report.final_through * 1000 <= MAX_TIME_MS, "final_through", "expected epoch seconds before the year 10000"
+    )
     _demand(are_labels(report.labels), "labels", _LABELS)
     for index, progress in enumerate(report.progress):
         _check_progress(report.node, progress, index)
@@ -192,14 +194,14 @@ def _check_tally(node: str, tally: Tally, index: int) -> None:
     before = (-1, -1)
     for place in tally.ranges:
         fits = 0 <= place.partition < MAX_PARTITIONS and 0 <= place.first <= place.last <= _MAX_LONG
-        _demand(fits, "tallies", "ranges: expected a partition and offsets, first <= last", index)
-        _demand((place.partition, place.first) > before, "tallies", "ranges: expected them in ascending order", index)
+        _demand(fits, "tallies", "ranges: expected a valid partition, and offsets with first <= last", index)
+        _demand((place.partition, place.first) > before, "tallies", "ranges: expected ranges in ascending order", index)
         before = place.partition, place.first
 
 
 def _check_checkpoint(node: str, checkpoint: str, field: str, index: int) -> None:
     if not (checkpoint.startswith(f"{node}.") and name_fits(checkpoint)):
-        raise _invalid(field, f"checkpoint: expected one of {node}, found {checkpoint[:100]}", index)
+        raise _invalid(field, f"checkpoint: expected a checkpoint of node {node}, found {checkpoint[:100]}", index)
 
 
 def are_labels(labels: Mapping[str, str]) -> bool:

@@ -88,7 +88,7 @@ BadReason = Literal[
 
 
 class BadRecord(ValueError):
-    """A record that cannot be used: {reason}.
+    """Invalid record: {reason}.
 
     `pipeline`, `checkpoint` and `window_start` say whose it was, where that much could be read. `fault` says what in it
     is outside its range.

@@ -173,12 +173,12 @@ class Sketch:
         """
         numbers = decode_longs(packed)
         if numbers.size % 2:
-            raise ValueError("expected a key and a count for each bin")
+            raise ValueError("expected a key and a count per bin")
         bins = numbers.reshape(-1, 2)
         sums = bins[:, 0].cumsum()
         keys = sums.astype(np.int32)
         if (keys != sums).any():
-            raise ValueError("expected keys of 32 bits")
+            raise ValueError("expected 32-bit keys")
         return cls(keys, bins[:, 1].copy())
 
     def bins(self) -> dict[int, int]:

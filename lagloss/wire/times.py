@@ -14,7 +14,7 @@ from lagloss.wire.format import MAX_TIME_MS
 Unit = Literal["s", "ms", "us", "ns"]
 
 NOT_A_TIME: Final = (
-    "expected a time: s, ms, µs or ns since 1970, or RFC 3339 with an offset from UTC, such as 2026-11-21T08:40:00Z"
+    "expected a time: s, ms, µs or ns since 1970, or RFC 3339 with a UTC offset, such as 2026-11-21T08:40:00Z"
 )
 _PER_MS: Final[dict[Unit, int]] = {"us": 1_000, "ns": 1_000_000}
 """Integers: ns of today do not fit a float, and an integer divided by one is rounded only once."""

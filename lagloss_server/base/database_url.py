@@ -20,7 +20,9 @@ PATIENCE: Final = {
 }
 """libpq's options by which a vanished host is noticed within half a minute, whether or not something was sent to it."""
 SECRET_OPTIONS: Final = frozenset({"password", "sslpassword", "oauth_client_secret"})
-_EXPECTED: Final = "is neither a postgresql:// URL nor key=value pairs of libpq (is a / or @ in it not encoded?)"
+_EXPECTED: Final = (
+    "is neither a postgresql:// URL nor libpq key=value pairs; percent-encode / and @ in user and password"
+)
 _PLAIN_HOST: Final = re.compile(r"[A-Za-z0-9._-]*")
 
 

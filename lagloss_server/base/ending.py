@@ -58,7 +58,7 @@ def _end(within_s: float) -> None:
 
 
 def _say(within_s: float) -> None:
-    _log.error("killed itself", reason=f"it did not end within {within_s:g} s of the signal")
+    _log.error("shutdown timed out", reason=f"the process did not end within {within_s:g} s of the signal")
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

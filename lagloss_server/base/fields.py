@@ -60,7 +60,7 @@ def parse_duration_ms(text: object) -> int:
 def _bounded(text: object) -> int:
     duration_ms = parse_duration_ms(text)
     if duration_ms > MAX_DURATION_MS:
-        raise ValueError(f"expected a duration of 366d at most, found {text!r}")
+        raise ValueError(f"expected a duration of up to 366d, found {text!r}")
     return duration_ms
 
 
@@ -109,12 +109,12 @@ def like(pattern: str, meaning: str, *, is_shown: bool = True, **limits: Any) ->
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
 Name = Annotated[
     str,
-    like(NAME_PATTERN, "a name of 1 to 100 letters, digits, `-` and `_` that begins with a letter or digit"),
+    like(NAME_PATTERN, "a name of 1 to 100 letters, digits, `-` and `_` that starts with a letter or digit"),
 ]
 """Letters, digits, `-` and `_`: no dot or slash, which separate the parts of checkpoints and keys."""
 
 
-NOT_STORABLE: Final = "expected text without NUL and halves of surrogate pairs"
+NOT_STORABLE: Final = "expected text without NUL and unpaired surrogates"
 
 
 def is_storable(text: str) -> bool:

@@ -69,7 +69,7 @@ def duration_s(seconds: float | None, more_digits: int = 0) -> str:
 
 def delivered_by_commit(committed_by: Mapping[str, str]) -> list[str]:
     """Return a sentence for each destination whose deliveries are the commits of its consumer group."""
-    return [f"{name}: delivered = committed by the group {group}" for name, group in committed_by.items()]
+    return [f"{name}: delivered once the consumer group {group} has committed" for name, group in committed_by.items()]
 
 
 def ago(seconds: float) -> str:
@@ -131,7 +131,7 @@ def sampled(sample: float | None) -> str:
 
 def reason(text: str | None, most: int = 100) -> str:
     """Format why a message was filtered or dead; None: not known."""
-    return "not known" if text is None else text if len(text) <= most else f"{text[: most - 1]}…"
+    return "unknown" if text is None else text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def size(of_bytes: int) -> str:

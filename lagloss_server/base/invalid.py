@@ -24,7 +24,7 @@ _LIST: Final = "a list"
 _KINDS: Final = {
     **dict.fromkeys(("string_type", "string_sub_type", "string_unicode", "invalid_key", "path_type"), "text"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "an integer"),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number", "decimal_type", "decimal_parsing"), "a number"),
     **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"), _MAPPING),
     **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type"), _LIST),
@@ -47,7 +47,7 @@ _BOUNDS: Final = {
     "literal_error": "{expected}",
     "enum": "{expected}",
     "union_tag_invalid": "{discriminator} to be one of {expected_tags}",
-    "union_tag_not_found": "{discriminator} to say which kind it is",
+    "union_tag_not_found": "{discriminator} to specify its kind",
 }
 _SHOWN: Final = frozenset({"literal_error", "enum"})
 """Types of errors of texts that may be shown. Others may be secrets that stand in the wrong place."""
@@ -55,7 +55,7 @@ _SHOWN: Final = frozenset({"literal_error", "enum"})
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """What is wrong at a place of a document; `problem`: what was expected, and what was found."""
+    """A problem at a location in a document; `problem`: what was expected, and what was found."""
 
     path: Path
     problem: str
@@ -151,11 +151,11 @@ def _expected(error: ErrorDetails, path: Path, model: type[BaseModel] | None) ->
         return _BOUNDS[kind].format_map(facts)
     if kind == "string_pattern_mismatch":
         pattern = PATTERNS.get(facts["pattern"])
-        return f"text like {facts['pattern']}" if pattern is None else pattern.meaning
+        return f"text that matches {facts['pattern']}" if pattern is None else pattern.meaning
     if kind == "extra_forbidden":
         keys = ", ".join(_keys(model, path[:-1])) if model is not None else ""
-        return f"one of the keys {keys}" if keys else "no such key"
-    return "a value" if kind == "missing" else "something else"
+        return f"one of these keys: {keys}" if keys else "only known keys"
+    return "a value" if kind == "missing" else "a different value"
 
 
 def _found(error: ErrorDetails, *, shown: bool) -> str:

@@ -54,12 +54,12 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
 
     data_dir: Path = Field(
-        default_factory=default_data_dir, description="directory in which `up` keeps data, logs and endpoints"
+        default_factory=default_data_dir, description="directory where `up` stores data, logs and endpoints"
     )
     kafka_bootstrap: str = Field("", description="host:port,… of Kafka; empty: `up` runs an embedded broker")
     database_url: str = Field("", description="postgresql://… of PostgreSQL; empty: `up` runs an embedded server")
-    database_password: str = Field("", description="password, if it is not in that URL")
-    topic_replication: int = Field(0, ge=0, description="copies of each record in Kafka; 0: min(3, brokers)")
+    database_password: str = Field("", description="password, if the URL has none")
+    topic_replication: int = Field(0, ge=0, description="replication factor of topics in Kafka; 0: min(3, brokers)")
 
     kafka_port: int = Field(0, ge=0, le=65535, description="port of the embedded broker")
     postgres_port: int = Field(0, ge=0, le=65535, description="port of the embedded PostgreSQL")
@@ -70,62 +70,66 @@ class Settings(BaseSettings):
     taps_port: int = Field(0, ge=0, le=65535, description="port of the taps' /healthz and /metrics")
     bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
 
-    dashboard_url: str = Field("", description="URL of the dashboard, as browsers reach it")
-    dashboard_health_url: str = Field("", description="URL of the dashboard's /healthz, as other services reach it")
+    dashboard_url: str = Field("", description="URL of the dashboard for browsers")
+    dashboard_health_url: str = Field("", description="URL of the dashboard's /healthz for other services")
     collector_url: str = Field("", description="URL of the collector")
     aggregator_url: str = Field("", description="URL of the aggregator's /healthz and /metrics")
     alerting_url: str = Field("", description="URL of the alerter's /healthz and /metrics")
     taps_url: str = Field("", description="URL of the taps' /healthz and /metrics")
     trace_url: Annotated[str, AfterValidator(checked_template)] = Field(
-        "", description="http(s)://…{trace_id}…: where a message's trace is shown; empty: no links to traces"
+        "", description="http(s)://…{trace_id}…: URL that shows a message's trace; empty: no links to traces"
     )
 
     login: Literal["", "local", "oidc", "proxy"] = Field("", description="login to the dashboard")
-    login_operators: str = Field("", description="a,b,…: groups of operators, who can act, with login oidc or proxy")
-    login_viewers: str = Field("", description="a,b,…: groups of viewers, who can read; *: every user who is logged in")
-    session_hours: int = Field(72, ge=1, description="hours after which a session ends")
-    session_idle_hours: int = Field(8, ge=1, description="hours without a request after which a session ends")
-    access_file: Path | None = Field(
-        None, description="YAML file of teams and the pipelines that each may see; empty: every user sees all"
+    login_operators: str = Field(
+        "", description="a,b,…: groups of operators, who can make changes, with login oidc or proxy"
     )
-    oidc_issuer: str = Field("", description="https://… of the OpenID provider, spelled as in its metadata")
+    login_viewers: str = Field("", description="a,b,…: groups of viewers, who can read; *: every logged-in user")
+    session_hours: int = Field(72, ge=1, description="lifetime of a session in hours")
+    session_idle_hours: int = Field(8, ge=1, description="hours without requests after which a session ends")
+    access_file: Path | None = Field(
+        None, description="YAML file of teams and the pipelines that each can see; empty: every user sees all"
+    )
+    oidc_issuer: str = Field("", description="https://… of the OpenID provider, exactly as in its metadata")
     oidc_client_id: str = Field("", description="client id of the dashboard at the provider")
     oidc_client_secret: str = Field("", description="client secret of the dashboard at the provider")
-    oidc_name_claim: str = Field("preferred_username", description="claim with the user's name; without it, sub")
-    oidc_role_claim: str = Field("groups", description="claim with the user's groups; a.b: within another")
+    oidc_name_claim: str = Field("preferred_username", description="claim with the user's name; if absent, sub is used")
+    oidc_role_claim: str = Field("groups", description="claim with the user's groups; a.b: a nested claim")
     proxy_trusted: str = Field("", description="a.b.c.d/n,…: networks of the trusted proxies")
     proxy_user_header: str = Field("X-Forwarded-User", description="header of the proxy with the user's name")
     proxy_roles_header: str = Field("X-Forwarded-Groups", description="header of the proxy with the user's groups")
 
     alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
-    alert_webhook_url: str = Field("", description="URL to post incidents to if there is no alerting file")
-    reports_file: Path | None = Field(
-        None, description="YAML file of reports that are sent by a schedule; empty: none are"
-    )
+    alert_webhook_url: str = Field("", description="URL that incidents are posted to if there is no alerting file")
+    reports_file: Path | None = Field(None, description="YAML file of scheduled reports; empty: none")
     spool_dir: str = Field(
         "",
-        description="directory in which the collector, and services with the SDK, keep unsent flushes; empty: none",
+        description="directory where the collector and services with the SDK store unsent flushes; empty: none",
     )
     verify_share: float = Field(
         0.01,
         ge=0,
         le=1,
-        description="share of the windows proven by tallies that is read anyway, to check the proof",
+        description="share of the windows proven by tallies that is also read, to check the proof",
     )
-    spark_master: str = Field("", description="the aggregator's Spark master; empty: spark-submit's, else local[*]")
+    spark_master: str = Field(
+        "", description="Spark master of the aggregator; empty: that of spark-submit, else local[*]"
+    )
     spark_driver_host: str = Field(
-        "", description="host at which a cluster reaches the aggregator; empty: this machine's name"
+        "", description="host name of the aggregator as seen by the cluster; empty: this machine's name"
     )
-    taps_spark_master: str = Field("", description="Spark master whose tasks read taps; empty: the service itself does")
-    spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
-    keep_names_days: int = Field(7, ge=1, description="days that names of missing messages are kept")
-    keep_minutes_days: int = Field(35, ge=8, description="days that windows, their history and consumer lag are kept")
+    taps_spark_master: str = Field("", description="Spark master that reads taps; empty: the service reads them itself")
+    spark_driver_memory: str = Field("2g", description="heap size of the aggregator's Spark driver")
+    keep_names_days: int = Field(7, ge=1, description="retention of the names of missing messages, in days")
+    keep_minutes_days: int = Field(
+        35, ge=8, description="retention of windows, their history and consumer lag, in days"
+    )
     keep_rollups_days: int = Field(
-        730, ge=8, description="days that roll-ups by hour and day, and runs of reports, are kept"
+        730, ge=8, description="retention of hourly and daily roll-ups and of report runs, in days"
     )
-    keep_quarantine_days: int = Field(7, ge=1, description="days that bad records are kept in quarantine")
-    keep_audit_days: int = Field(400, ge=30, description="days that the audit trail is kept")
-    log: Literal["text", "json"] = Field("text", description="form of log lines on stderr: text or json")
+    keep_quarantine_days: int = Field(7, ge=1, description="retention of bad records in quarantine, in days")
+    keep_audit_days: int = Field(400, ge=30, description="retention of the audit trail, in days")
+    log: Literal["text", "json"] = Field("text", description="format of log lines on stderr: text or json")
     log_level: str = Field("info", description="debug, info, warning or error")
 
     @classmethod

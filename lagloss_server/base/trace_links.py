@@ -15,7 +15,7 @@ AROUND_S: Final = 3_600
 _PLACES: Final = ("trace_id", "span_id", "from_s", "to_s", "from_ms", "to_ms")
 _PLACE: Final = re.compile(r"\{(\w+)\}")
 _EXPECTED: Final = (
-    "expected http(s)://… with {trace_id}, and perhaps {span_id}, {from_s}, {to_s}, {from_ms} and {to_ms}"
+    "expected http(s)://… with {trace_id}, and optionally {span_id}, {from_s}, {to_s}, {from_ms} and {to_ms}"
 )
 
 

@@ -33,7 +33,7 @@ class WatchedLoop:
     def problem(self) -> str | None:
         """Why the loop is not well, without its name; None if it is well."""
         age_s = self.age_s
-        return f"has not finished a turn for {age_s:.0f} s" if age_s > self.limit_s else None
+        return f"has not completed an iteration for {age_s:.0f} s" if age_s > self.limit_s else None
 
     def finished(self) -> None:
         """Mark the end of a turn, or progress within a long one."""
@@ -54,7 +54,7 @@ class ServerLoop(WatchedLoop):
         age_s = self.age_s
         if self._has_answered and age_s <= self.limit_s:
             return None
-        return f"has not answered for {age_s:.0f} s{self._failure or ''}"
+        return f"has not responded for {age_s:.0f} s{self._failure or ''}"
 
     def finished(self) -> None:
         super().finished()
@@ -99,4 +99,4 @@ class Turns:
         if any(isinstance(loop, ServerLoop) for loop, _ in self.unwell()):
             return None
         age_s = max((loop.age_s for loop in self._loops), default=0.0)
-        return f"nothing has moved for {age_s:.0f} s" if age_s > HUNG_S else None
+        return f"no loop has made progress for {age_s:.0f} s" if age_s > HUNG_S else None

@@ -51,7 +51,12 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-            raise ComposerError(None, None, f"the alias *{event.anchor}: write it out", event.start_mark)
+            raise ComposerError(
+                None,
+                None,
+                f"the alias *{event.anchor}: aliases are not supported; write out the value",
+                event.start_mark,
+            )
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

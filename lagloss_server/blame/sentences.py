@@ -13,15 +13,13 @@ from lagloss_server.model.window import rfc3339
 from lagloss_server.net.sanitize import one_line
 
 WORDS: Final[Mapping[Of, tuple[str, str, str]]] = {
-    "loss": ("lost", "were lost", "at"),
-    "lag": ("late", "were late", "held longest at"),
+    "loss": ("lost messages", "were lost", "at"),
+    "lag": ("late messages", "were late", "delayed longest at"),
     "dead": ("dead letters", "became dead letters", "at"),
-    "corruption": ("corrupted", "were corrupted", "on"),
+    "corruption": ("corrupted messages", "were corrupted", "on"),
 }
 """What the messages are called, what happened to them, and the word before the place."""
-NOTHING: Final = (
-    "Nothing stands out: no process, host, label, input, destination, time or id has more of them than of the others."
-)
+NOTHING: Final = "No common cause found."
 RECENT_MS: Final = 600_000
 """How long before its first bad message the start of a process is worth mentioning."""
 AROUND_MS: Final = 60_000
@@ -99,7 +97,7 @@ def heading(blame_: Blame, count: int | None = None) -> str:
 def conclusion(blame_: Blame) -> str:
     """Return the first finding as a sentence, or that there is none."""
     if not blame_.is_enough:
-        return f"Too few to say what they have in common: it takes {LEAST_BAD}."
+        return f"Too few messages to find a common cause: at least {LEAST_BAD} are needed."
     if not blame_.findings:
         return NOTHING
     return sentence(blame_.of, blame_.findings[0])
@@ -116,7 +114,7 @@ def sentence(kind: Of, finding: Finding, *, is_rest: bool = False) -> str:
     bad = f"the {WORDS[kind][0]}" if not is_rest else "the rest"
     clause, echo = _clause(finding)
     due = f"were due at {_name(finding.destination)} and " if finding.destination else ""
-    so_were = "were and did" if finding.destination and echo == "did" else echo
+    so_were = "did both" if finding.destination and echo == "did" else echo
     first = (
         f"{fmt.percent(_rounded(finding.support))} of {bad} {due}{clause}{_start_and_end(finding)}; "
         f"{_base(finding)} of the others {so_were}."
@@ -146,17 +144,21 @@ def _clause(finding: Finding) -> tuple[str, str]:
     echo = "were" if finding.is_last_seen else "did"
     match finding.kind:
         case "process":
-            return f"{where} by process {_process(finding)}", echo
+            return f"{where} in process {_process(finding)}", echo
         case "host":
             return f"{where} on host {value}", echo
         case "label":
-            label = f"with {_name(finding.name)}={value}" if value else f"without a label {_name(finding.name)}"
+            label = (
+                f"in processes with {_name(finding.name)}={value}"
+                if value
+                else f"in processes without the label {_name(finding.name)}"
+            )
             return f"{where} {label}", echo
         case "input":
-            return f"came to {node} by {value}", "did"
+            return f"reached {node} via {value}", "did"
         case "age":
             young = [f" ({_process(process)})" for process in finding.same if process.kind == "process"]
-            return f"{where} by a process{''.join(young)} that had started less than {value} s before", echo
+            return f"{where} in a process{''.join(young)} started less than {value} s earlier", echo
         case "destination":
             return f"were due at {value}", "were"
         case "time":
@@ -166,7 +168,7 @@ def _clause(finding: Finding) -> tuple[str, str]:
             seconds = f"second {first}" if first == last else f"seconds {first} to {last}"
             return f"have event times in {seconds} of the minute", "have"
         case "prefix":
-            return f"have ids that begin with {value!r}", "have"
+            return f"have ids that start with {value!r}", "have"
 
 
 def _stretch(value: str) -> str:
@@ -201,13 +203,13 @@ def _started(facts: EmitterFacts, first_ms: float) -> str:
     before_ms = first_ms - facts.started_at
     if not -1_000 <= before_ms <= RECENT_MS:
         return ""
-    return f"had started {fmt.duration(max(before_ms, 0.0))} before the first of them"
+    return f"started {fmt.duration(max(before_ms, 0.0))} before the first of them"
 
 
 def _ended(facts: EmitterFacts, last_ms: float) -> str:
     if facts.ended_at is None or not -AROUND_MS <= facts.ended_at - last_ms <= AROUND_MS:
         return ""
-    return f"{'closed' if facts.has_closed else 'was heard of for the last time'} at {rfc3339(facts.ended_at // 1000)}"
+    return f"{'closed' if facts.has_closed else 'last reported'} at {rfc3339(facts.ended_at // 1000)}"
 
 
 def _place(label: str) -> str:

@@ -27,8 +27,8 @@ MAX_WINDOWS: Final = 5
 """The newest of so many windows that have picked messages are looked at together."""
 KINDS: Final[tuple[Of, ...]] = get_args(Of)
 NOT_PICKED: Final = (
-    "No message of this window was looked at one by one: nothing is wrong with it, or its tallies alone prove that "
-    "nothing is missing, or its names are older than is kept. `lagloss recompute` reads a window's blocks."
+    "No message of this window was examined individually: the window is good, its tallies alone prove that "
+    "nothing is missing, or the names of its messages have expired. `lagloss recompute` reads a window's blocks."
 )
 
 

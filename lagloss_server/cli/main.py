@@ -47,7 +47,7 @@ app.add_typer(user_app)
 
 From = Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-2h)")]
 To = Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")]
-WindowMoment = Annotated[str, typer.Option(help="any moment within the window: RFC 3339 or relative (-15m)")]
+WindowMoment = Annotated[str, typer.Option(help="any time within the window: RFC 3339 or relative (-15m)")]
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -59,15 +59,15 @@ def _print_version(is_wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version, and exit")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Measure per minute how late a streaming pipeline's data is, and whether any was lost."""
+    """Report per minute how late a pipeline's data is and whether messages were lost."""
 
 
 @app.command()
 def up(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Run the whole service in the foreground until Ctrl-C."""
+    """Run all services in the foreground until Ctrl-C."""
     from lagloss_server.ops.up import run  # imports Spark's neighbours; the other commands should not wait for that
 
     # Not `Settings.load`: the endpoints of a running `up` would pass for configured servers.
@@ -78,11 +78,11 @@ def up(data_dir: DataDir = None, as_json: AsJson = False) -> None:
 @app.command()
 def demo(
     minutes: Annotated[
-        int | None, typer.Option(min=1, help="stop after this many minutes; by default, run until Ctrl-C")
+        int | None, typer.Option(min=1, help="stop after this many minutes (default: run until Ctrl-C)")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the service and a pipeline with injected faults, and compare; exit 0 only if measured = injected losses."""
+    """Run all services and a pipeline with injected faults; exit 0 if measured and injected losses agree."""
     run = import_module("lagloss_server.ops.demo").run
     raise typer.Exit(run(minutes, as_json))
 
@@ -94,7 +94,7 @@ def aggregator(
     ] = None,
     verify_share: Annotated[
         float | None,
-        typer.Option(help="share of proven windows to read anyway (LAGLOSS_VERIFY_SHARE)", min=0, max=1),
+        typer.Option(help="share of proven windows to read as a check (LAGLOSS_VERIFY_SHARE)", min=0, max=1),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -130,7 +130,7 @@ def reports(words: typer.Context) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def tap(words: typer.Context) -> None:
-    """Try taps on a topic, and propose a definition from groups and topics; see `lagloss tap --help`."""
+    """Try taps on a topic, or propose a definition from groups and topics; see `lagloss tap --help`."""
     _become("taps.cli.main", *words.args)
 
 
@@ -148,16 +148,16 @@ def report(words: typer.Context) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def access(words: typer.Context) -> None:
-    """Check which pipelines teams may see on the dashboard; see `lagloss access --help`."""
+    """Check which pipelines each team can see on the dashboard; see `lagloss access --help`."""
     _become("dashboard.access.cli", *words.args)
 
 
 @app.command()
 def apply(
-    files: Annotated[list[Path], typer.Argument(help="YAML files, one pipeline each", metavar="FILE...")],
+    files: Annotated[list[Path], typer.Argument(help="YAML files with one pipeline each", metavar="FILE...")],
     data_dir: DataDir = None,
 ) -> None:
-    """Store pipeline definitions, after checking all files."""
+    """Validate pipeline definitions, then store them if all files are valid."""
     from lagloss_server.model.definition import load_definition
 
     definitions = [load_definition(path) for path in files]
@@ -176,7 +176,7 @@ def windows(
     check: Annotated[bool, typer.Option("--check", help="exit 1 if a closed window breaches the SLA")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List the windows of a pipeline with from <= start < to, oldest first."""
+    """List the windows of a pipeline that start in [from, to), oldest first."""
     import msgspec
 
     from lagloss_server.cli.windows_table import windows_table
@@ -202,12 +202,12 @@ def runs(
     from_: From = "-24h",
     to: To = "now",
     run: Annotated[
-        str | None, typer.Option(help="draw one run as a Gantt chart, by its id or `latest`", metavar="ID")
+        str | None, typer.Option(help="draw one run as a Gantt chart: its id, or `latest`", metavar="ID")
     ] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List the runs of a pipeline's jobs with the records of their hours, and the slowest tasks; or draw one run."""
+    """List the runs of a pipeline's jobs, the record counts of their hours and the slowest tasks; or draw one run."""
     from lagloss_server.cli.runs_text import gantt_lines, job_lines, runs_table, tasks_table
     from lagloss_server.runs.job_runs import read_job_runs, read_run
 
@@ -238,7 +238,7 @@ def diff(
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List the messages of a window that were seen at one checkpoint and not at another."""
+    """List the messages of a window that reached one checkpoint but not another."""
     from lagloss_server.queries.difference import difference
     from lagloss_server.store.audit import note_look
 
@@ -252,7 +252,7 @@ def diff(
     else:
         sample = _sample_note(difference_.sample)
         typer.echo(
-            f"{difference_.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}{sample}"
+            f"{difference_.count} messages of {pipeline} at {from_} but not at {to}, window {rfc3339(start)}{sample}"
         )
         for message_id in difference_.message_ids:
             typer.echo(message_id)
@@ -264,16 +264,14 @@ def matrix(
     window: WindowMoment,
     only: Annotated[
         Literal["missing", "late", "duplicate", "out-of-order"] | None,
-        typer.Option(
-            help="only messages missing somewhere, late (worst first), seen twice, or overtaken by another of their key"
-        ),
+        typer.Option(help="only messages that are missing somewhere, late (worst first), duplicated, or out of order"),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="maximum number of messages to show")] = 1_000,
+    limit: Annotated[int, typer.Option(min=1, help="maximum number of messages to list")] = 1_000,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show the checkpoints that each message of a window was seen at, with its lag there, and the hop that held a late
-    one; reads the log."""
+    """Show which checkpoints each message of a window reached, with its lag, and the hop that delayed a late message;
+    read from the log."""
     from lagloss_server.queries.matrix import matrix as arrange
     from lagloss_server.queries.window_blocks import read_window
     from lagloss_server.store.audit import note_look
@@ -294,7 +292,7 @@ def matrix(
 
 @app.command()
 def blame(pipeline: PipelineName, window: WindowMoment, as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """Say what the lost, late, dead or corrupted messages of a window have in common that the others have not."""
+    """Show what distinguishes the lost, late, dead-lettered or corrupted messages of a window from the others."""
     from lagloss.wire.format import WINDOW_S
     from lagloss_server.blame.window_blame import NOT_PICKED, blame_document, read_blame
 
@@ -314,13 +312,13 @@ def blame(pipeline: PipelineName, window: WindowMoment, as_json: AsJson = False,
 def export(
     pipeline: PipelineName,
     window: WindowMoment,
-    what: Annotated[Literal["lost", "late", "dead", "all"], typer.Option(help="which messages")] = "all",
-    format_: Annotated[Literal["csv", "parquet", "json"], typer.Option("--format", help="form of the file")] = "csv",
-    out_path: Annotated[Path | None, typer.Option("--out", help="file to write; by default stdout")] = None,
+    what: Annotated[Literal["lost", "late", "dead", "all"], typer.Option(help="which messages to write")] = "all",
+    format_: Annotated[Literal["csv", "parquet", "json"], typer.Option("--format", help="format of the file")] = "csv",
+    out_path: Annotated[Path | None, typer.Option("--out", help="file to write (default: stdout)")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write the lost, late or dead messages of a window to a file: their ids, where each was last seen, and why; from
-    the log, or what the window's closing kept."""
+    """Write the lost, late or dead-lettered messages of a window to a file: ids, last checkpoints and reasons, from
+    the log or, if it is gone, as stored when the window was closed."""
     from lagloss.wire.format import WINDOW_S
     from lagloss_server.queries.export import WindowExport
     from lagloss_server.queries.named_messages import read_kept
@@ -341,19 +339,24 @@ def export(
         else:
             file.writelines(text.encode() for text in export_.texts(format_, TraceLinks(settings.trace_url)))
     if export_.is_truncated:
-        typer.echo(f"There are more: the closing of {rfc3339(start)} kept only these.", err=True)
+        typer.echo(
+            f"The list is incomplete: more messages were affected than were stored for window {rfc3339(start)}.",
+            err=True,
+        )
 
 
 @app.command()
 def openslo(
-    pipeline: Annotated[str | None, typer.Argument(help="its name; by default all", metavar="[PIPELINE]")] = None,
-    match: Annotated[
-        list[str] | None, typer.Option("--match", help="only pipelines that match, as team=web; repeatable")
+    pipeline: Annotated[
+        str | None, typer.Argument(help="name of the pipeline (default: all)", metavar="[PIPELINE]")
     ] = None,
-    out_path: Annotated[Path | None, typer.Option("--out", help="file to write; by default stdout")] = None,
+    match: Annotated[
+        list[str] | None, typer.Option("--match", help="only pipelines that match, such as team=web (repeatable)")
+    ] = None,
+    out_path: Annotated[Path | None, typer.Option("--out", help="file to write (default: stdout)")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Print the targets of pipelines as OpenSLO v1: services, indicators, objectives and alert policies, in YAML."""
+    """Print the targets of pipelines as OpenSLO v1 in YAML: services, indicators, objectives and alert policies."""
     from lagloss_server.model.definition import matching
     from lagloss_server.model.matchers import parse_matchers
     from lagloss_server.store.unreadable import ReadRows
@@ -361,7 +364,7 @@ def openslo(
     from lagloss_server.sums.openslo import openslo as objects
 
     if pipeline is not None and match:
-        raise UsageError(detail="expected a pipeline or --match, found both")
+        raise UsageError(detail="expected either a pipeline or --match, found both")
     matchers = parse_matchers(match or ())
     with open_store(Settings.load(data_dir=data_dir)) as store:
         stored = ReadRows([store.pipeline(pipeline)]) if pipeline is not None else store.pipelines()
@@ -382,7 +385,7 @@ def recompute(
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Close the windows with from <= start < to again from the log; return when done."""
+    """Recompute the windows that start in [from, to) from the log, and wait for the results."""
     from lagloss_server.ops.recompute import recompute as ask
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
@@ -399,16 +402,14 @@ def recompute(
     if as_json:
         typer.echo(json.dumps(answer))
     else:
-        typer.echo(
-            f"{answer['windows']} windows closed again from {answer['beacons']} beacons in {answer['seconds']} s"
-        )
+        typer.echo(f"{answer['windows']} windows recomputed from {answer['beacons']} beacons in {answer['seconds']} s")
     if sealed:
-        raise NotEnoughData(detail=f"{sealed} windows are sealed: the log no longer holds their blocks.")
+        raise NotEnoughData(detail=f"{sealed} windows are sealed: their blocks are no longer in the log.")
 
 
 @app.command()
 def doctor(data_dir: DataDir = None) -> None:
-    """Check Java, Kafka, PostgreSQL, topics, clocks and versions, and suggest fixes."""
+    """Check Java, Kafka, PostgreSQL, topics, clocks and versions; suggest fixes."""
     from lagloss_server.ops import doctor as checks
 
     settings = Settings.load(data_dir=data_dir)
@@ -447,13 +448,13 @@ def _read_presence(settings: Settings, store: Store, pipeline: str, start: int) 
             return Presence(read_window(store, log, pipeline, start))
     except (KafkaException, NotConfigured, NotEnoughData) as error:
         detail = kafka_error(error) if isinstance(error, KafkaException) else error
-        typer.echo(f"Written is what the closing kept, since the log cannot be read: {detail}", err=True)
+        typer.echo(f"Cannot read the log ({detail}); writing what was stored when the window was closed.", err=True)
         return None
 
 
 def _sample_note(sample: float) -> str:
     """Return a note for counts of a sample, which are not scaled; empty without sampling."""
-    return f" (of a sample of {fmt.percent(sample)})" if sample < 1 else ""
+    return f" (in a sample of {fmt.percent(sample)} of the messages)" if sample < 1 else ""
 
 
 def _window_start(moment: str) -> int:

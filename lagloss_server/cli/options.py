@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from lagloss_server.store.unreadable import UnreadableRow
 
 UNBOUNDED_COLUMNS = 100_000
-DataDir = Annotated[Path | None, typer.Option(help="directory for data, logs and endpoints (LAGLOSS_DATA_DIR)")]
+DataDir = Annotated[Path | None, typer.Option(help="directory of data, logs and endpoints (LAGLOSS_DATA_DIR)")]
 PipelineName = Annotated[str, typer.Argument(help="name of the pipeline", metavar="PIPELINE")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout, and nothing else")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout and nothing else")]
 
 
 def out() -> Console:
@@ -37,7 +37,7 @@ def out() -> Console:
 def note_set_aside(rows: Iterable[UnreadableRow]) -> None:
     """Name on stderr the rows that this version cannot read, which what is printed lacks."""
     for row in rows:
-        typer.echo(f"Set aside: {row}", err=True)
+        typer.echo(f"Skipped an unreadable row: {row}", err=True)
 
 
 def demand(kind: Any, option: str, text: str) -> None:

@@ -29,7 +29,7 @@ def job_lines(stats: JobStats) -> Iterator[str]:
     yield f"{stats.job.dag}: {fmt.counted(stats.runs, 'run')} ended, {rate} succeeded, {repairs_words(stats.repairs)}"
     if stats.in_time is not None and stats.job.deadline is not None:
         in_time = f"{stats.in_time} of {fmt.counted(stats.judged, 'hour')}"
-        yield f"  deadline {fmt.duration(stats.job.deadline)} after the hour: kept for {in_time}"
+        yield f"  deadline {fmt.duration(stats.job.deadline)} after the hour: met for {in_time}"
 
 
 def repairs_words(repairs: Repairs) -> str:
@@ -37,13 +37,25 @@ def repairs_words(repairs: Repairs) -> str:
     if not repairs.after_ms and not repairs.open:
         return "nothing to repair"
     mttr = f"MTTR {fmt.duration_s(repairs.mttr_s)} ({len(repairs.after_ms)} repaired)" if repairs.after_ms else ""
-    rest = f"{repairs.open} not repaired" if repairs.open else ""
+    rest = f"{repairs.open} not yet repaired" if repairs.open else ""
     return ", ".join(text for text in (mttr, rest) if text)
 
 
 def runs_table(runs: Iterable[HourRun]) -> Table:
     """Lay out runs, one per row, with the records of their hours."""
-    names = ("hour (UTC)", "run", "state", "took", "after the hour", "in", "out", "lost", "late", "twice", "corrupted")
+    names = (
+        "hour (UTC)",
+        "run",
+        "state",
+        "duration",
+        "after the hour",
+        "in",
+        "out",
+        "lost",
+        "late",
+        "duplicated",
+        "corrupted",
+    )
     table = Table(*(Column(name, no_wrap=True) for name in names), "why", box=None)
     for dag_run in runs:
         run = dag_run.run
@@ -69,7 +81,7 @@ def record_cells(hour: HourRecords | None) -> tuple[str, ...]:
 
 def tasks_table(stats: JobStats) -> Table:
     """Lay out the tasks of a job, the slowest first."""
-    table = Table("task", "median", "max", "runs", "succeeded", "tried again", "repairs", box=None)
+    table = Table("task", "median", "max", "runs", "succeeded", "retried", "repairs", box=None)
     for task in stats.tasks:
         table.add_row(
             task.task,
@@ -90,7 +102,7 @@ def gantt_lines(hour_run: HourRun, now_ms: float, columns: int) -> Iterator[str]
     took = f" after {run.duration_words}" if run.has_ended else ""
     yield f"{run.dag} {run.run_id}, hour {hour_of(hour_run)}: {run.state}{took}{why}"
     if hour_run.hour is not None:
-        names = ("in", "out", "lost", "late", "twice", "corrupted")
+        names = ("in", "out", "lost", "late", "duplicated", "corrupted")
         yield "  " + ", ".join(f"{name} {cell}" for name, cell in zip(names, record_cells(hour_run.hour), strict=True))
     bars = bars_of(run, now_ms)
     longest = max((len(bar.task_try.label) for bar in bars), default=0)

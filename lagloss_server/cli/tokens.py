@@ -24,15 +24,15 @@ app = typer.Typer(
 def create(
     pipeline: PipelineName,
     scope: Annotated[
-        Literal["intake", "admin"], typer.Option(help="intake: send beacons; admin: also change the definition")
+        Literal["intake", "admin"], typer.Option(help="intake: can send beacons; admin: can also change the definition")
     ] = "intake",
-    rate: Annotated[int | None, typer.Option(min=1, help="maximum beacons per second; by default, no limit")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="maximum beacons per second (default: no limit)")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Create a token for a pipeline and print it, once.
+    """Create a token for a pipeline and print it. It cannot be shown again.
 
-    From the first token on, the collector rejects clients of the pipeline that have none.
+    Once a pipeline has a token, the collector rejects clients without one.
     """
     from lagloss_server.store import tokens
 
@@ -43,7 +43,8 @@ def create(
     else:
         typer.echo(text)
         typer.echo(
-            f"Token {token.id} of {pipeline}, scope {scope}. It is not stored and cannot be shown again.", err=True
+            f"Token {token.id} of {pipeline}, scope {scope}. Save it now: it is not stored and cannot be shown again.",
+            err=True,
         )
 
 
@@ -71,7 +72,7 @@ def revoke(
     token_id: Annotated[str, typer.Argument(help="id of the token", metavar="ID")],
     data_dir: DataDir = None,
 ) -> None:
-    """Revoke a token; collectors reject it within seconds."""
+    """Revoke a token; collectors reject it after a few seconds."""
     from lagloss_server.store import tokens
 
     with open_store(Settings.load(data_dir=data_dir)) as store:

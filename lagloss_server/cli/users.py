@@ -14,18 +14,18 @@ from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import AsJson, DataDir, note_set_aside, open_store, out
 from lagloss_server.model.roles import Role
 
-app = typer.Typer(name="users", help="Add, change and remove users of the dashboard.", no_args_is_help=True)
+app = typer.Typer(name="users", help="Add, change and remove dashboard users.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="login name", metavar="NAME")]
 GroupOption = Annotated[
-    list[str] | None, typer.Option("--group", help="group of the user, by which teams know them; may be repeated")
+    list[str] | None, typer.Option("--group", help="group of the user, which teams refer to (repeatable)")
 ]
 RoleOption = Annotated[Role, typer.Option(help="viewer: read-only; operator: can also act")]
 
 
 @app.command()
 def add(name: Name, role: RoleOption = "viewer", group: GroupOption = None, data_dir: DataDir = None) -> None:
-    """Add a user, with a password typed twice on a terminal, or else read as one line from stdin."""
+    """Add a user. The password is prompted for on a terminal, otherwise read as one line from stdin."""
     from lagloss_server.store import users
 
     password = _new_password()
@@ -36,7 +36,7 @@ def add(name: Name, role: RoleOption = "viewer", group: GroupOption = None, data
 
 @app.command()
 def passwd(name: Name, data_dir: DataDir = None) -> None:
-    """Change a user's password, read as by `add`, and end their sessions."""
+    """Change a user's password (read like in `add`) and end the user's sessions."""
     from lagloss_server.store import users
 
     password = _new_password()
@@ -51,7 +51,7 @@ def role_(
     role: Annotated[Role, typer.Argument(help="viewer: read-only; operator: can also act", metavar="ROLE")],
     data_dir: DataDir = None,
 ) -> None:
-    """Change a user's role, effective with their next request."""
+    """Change a user's role, starting with the next request."""
     from lagloss_server.store import users
 
     with open_store(Settings.load(data_dir=data_dir)) as store:
@@ -63,11 +63,12 @@ def role_(
 def groups(
     name: Name,
     groups: Annotated[
-        list[str] | None, typer.Argument(help="all their groups; none: no group", metavar="GROUP")
+        list[str] | None,
+        typer.Argument(help="all groups of the user; none: remove the user from all groups", metavar="GROUP"),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Change a user's groups, by which teams know them, effective with their next request."""
+    """Change a user's groups, which teams refer to, starting with the next request."""
     from lagloss_server.store import users
 
     with open_store(Settings.load(data_dir=data_dir)) as store:
@@ -77,7 +78,7 @@ def groups(
 
 @app.command()
 def remove(name: Name, data_dir: DataDir = None) -> None:
-    """Remove a user; their sessions end within seconds."""
+    """Remove a user; the user's sessions end after a few seconds."""
     from lagloss_server.store import users
 
     with open_store(Settings.load(data_dir=data_dir)) as store:
@@ -87,17 +88,17 @@ def remove(name: Name, data_dir: DataDir = None) -> None:
 
 @app.command()
 def logout(name: Name, data_dir: DataDir = None) -> None:
-    """End a user's sessions within seconds, those from a provider too; they can log in again."""
+    """End a user's sessions, including those of a provider, after a few seconds. The user can log in again."""
     from lagloss_server.store import users
 
     with open_store(Settings.load(data_dir=data_dir)) as store:
         count = users.log_out(store, name)
-    typer.echo(f"{name}: {count} sessions ended")
+    typer.echo(f"{name}: ended {count} sessions")
 
 
 @app.command("list")
 def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """List the users who log in with a password, by name."""
+    """List the users who log in with a password, sorted by name."""
     from rich.table import Table
 
     from lagloss_server.model.window import rfc3339
@@ -130,5 +131,5 @@ def _new_password() -> str:
         return sys.stdin.readline().rstrip("\r\n")
     password = getpass("Password: ")
     if getpass("Repeat the password: ") != password:
-        raise UsageError(detail="The two passwords differ. Nothing was changed; try again.")
+        raise UsageError(detail="The passwords do not match. Nothing was changed; try again.")
     return password

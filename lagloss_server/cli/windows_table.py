@@ -68,4 +68,4 @@ def _order(window: ListedWindow) -> list[str]:
 def _clocks(window: ListedWindow) -> list[str]:
     """Return a note if hosts' clocks disagree: a missing message then stays pending for that much longer."""
     apart_ms = window.clock_skew_ms
-    return [f"clocks {fmt.duration(apart_ms)} apart"] if apart_ms else []
+    return [f"clock skew {fmt.duration(apart_ms)}"] if apart_ms else []

@@ -119,16 +119,16 @@ class GroupAtRisk:
         return cls(group.node, group.group, min(ahead.values(), default=now_s), messages, len(ahead), deleted)
 
     def words(self, now_s: float, clock: Callable[[float], str]) -> str:
-        """Describe it: `12,000 messages of enrich at 3 partitions are deleted unread from 14:20 UTC on, in 43 min,
-        unless it catches up`. `clock` formats a moment (epoch s)."""
+        """Describe it: `12,000 messages of enrich in 3 partitions are deleted unread starting at 14:20 UTC, in 43 min,
+        unless the group catches up`. `clock` formats a time (epoch s)."""
         parts = []
         if self.partitions:
             in_s = self.loss_s - now_s
-            when = f"from {clock(self.loss_s)} on, in {fmt.duration_s(in_s)}" if in_s > 0 else "from now on"
-            where = f"of {self.group} at {fmt.counted(self.partitions, 'partition')}"
+            when = f"starting at {clock(self.loss_s)}, in {fmt.duration_s(in_s)}" if in_s > 0 else "starting now"
+            where = f"of {self.group} in {fmt.counted(self.partitions, 'partition')}"
             verb = "is" if self.messages == 1 else "are"
             what = f"{fmt.counted(self.messages, 'message')} {where} {verb} deleted unread"
-            parts.append(f"{what} {when}, unless it catches up")
+            parts.append(f"{what} {when}, unless the group catches up")
         if self.deleted:
             whose = "" if parts else f" of {self.group}"
             was = "was" if self.deleted == 1 else "were"

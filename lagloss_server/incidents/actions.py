@@ -125,7 +125,7 @@ def silence(
         if not text.strip():
             raise BadSilence(expected=name, found="none")
     if not 0 < for_s <= MAX_SILENCE_S:
-        raise BadSilence(expected="an end within 24 h", found=f"{for_s:g} s")
+        raise BadSilence(expected="a duration above 0 s and up to 24 h", found=f"{for_s:g} s")
     with store.engine.begin() as connection:
         starts_at = _now(connection)
         silence_ = Silence(
@@ -146,7 +146,7 @@ def silence(
 def matched_words(about: Sequence[UUID]) -> str:
     """Say how many incidents a silence matches: `it matches 2 open incidents`."""
     if not about:
-        return "it matches no incident that is open now"
+        return "it matches no open incident"
     return f"it matches {fmt.counted(len(about), 'open incident')}"
 
 
@@ -200,7 +200,7 @@ def notify(connection: Connection, what: str) -> None:
 def storable(what: str, text: str) -> str:
     """Return this text; raise BadText if PostgreSQL cannot hold it."""
     if not is_storable(text):
-        raise BadText(what=what, found="text with NUL or half of a surrogate pair", expected="text without")
+        raise BadText(what=what, found="text with a NUL or an unpaired surrogate", expected="text without them")
     return text
 
 
@@ -246,7 +246,7 @@ def pipeline_labels(connection: Connection) -> dict[str, dict[str, str]]:
 def _labels(row: Row[Any]) -> tuple[str, dict[str, str]]:
     labels = json.loads(row.metadata or "null").get("labels") or {}
     if not all(isinstance(text, str) for text in (*labels.keys(), *labels.values())):
-        raise ValueError("expected texts")
+        raise ValueError("expected strings")
     return row.name, labels
 
 

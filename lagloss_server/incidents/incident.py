@@ -64,7 +64,7 @@ class Withheld:
             case "rule":
                 return f"inhibited: {self.ref} is open and covers it"
             case "upstream":
-                return f"inhibited: {self.ref}, which this pipeline follows, is blind"
+                return f"inhibited: the upstream pipeline {self.ref} is blind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ def place_words(place: Mapping[str, Any]) -> str:
 def destination_words(destination: Mapping[str, Any]) -> str:
     """`conn-ga: 21 of 1,951 messages lost, 98.9 % on time`, with the dead where there are some."""
     lost, due = fmt.count_interval(Interval(**destination["lost"])), fmt.counted(destination["due"], "message")
-    dead = f", {fmt.count(destination['dead'])} dead" if destination["dead"] else ""
+    dead = f", {fmt.count(destination['dead'])} dead-lettered" if destination["dead"] else ""
     share = (
         f", {fmt.percent(destination['on_time'] / destination['on_time_of'])} on time"
         if destination["on_time_of"]

@@ -45,7 +45,11 @@ def request_test(store: Store, receiver: str, by: str) -> int:
     with store.engine.begin() as connection:
         names = list(connection.execute(select(receiver_table.c.name).order_by(receiver_table.c.name)).scalars())
         if receiver not in names:
-            receivers = f"are {', '.join(names)}" if names else "is none: no alerter has led yet"
+            receivers = (
+                f"existing receivers: {', '.join(names)}"
+                if names
+                else "no receivers are known: no alerter has become leader yet"
+            )
             raise UnknownReceiver(receiver=receiver, known=receivers)
         message = insert(outbox_table).values(
             receiver=receiver, action="test", change="test", group_key="test", body=body(by, time.time())
@@ -82,7 +86,7 @@ def body(by: str, now_s: float) -> dict[str, Any]:
     return {
         "version": 1,
         "type": "test",
-        "summary": f"test of lagloss by {by}: nothing is wrong",
+        "summary": f"test notification requested by {by}: nothing is wrong",
         "incident": {
             "id": str(uuid4()),
             "pipeline": "test",
@@ -103,7 +107,7 @@ def body(by: str, now_s: float) -> dict[str, Any]:
             "value": 0.0,
             "worst": 0.0,
             "target": 0.0,
-            "text": "nothing is wrong, this is a test",
+            "text": "this is a test; nothing is wrong",
             "window_start": since,
             "window_end": rfc3339(start_s + 60),
             "worst_window_start": None,
@@ -116,7 +120,7 @@ def body(by: str, now_s: float) -> dict[str, Any]:
         "destinations": [],
         "blame": None,
         "examples": [],
-        "notes": [f"asked for by {by}"],
+        "notes": [f"requested by {by}"],
         "links": {"dashboard": None, "incident": None, "runbook": None},
         "commands": {"acknowledge": "", "silence": ""},
     }
@@ -133,7 +137,7 @@ def _take_back(store: Store, message: int) -> bool:
     """Return whether it is out of the queue; not if an alerter has claimed it just now."""
     table = outbox_table
     untouched = (table.c.id == message) & (table.c.attempts == 0) & table.c.done_at.is_(None)
-    values = {"outcome": "dropped", "done_at": func.clock_timestamp(), "last_error": "no alerter led"}
+    values = {"outcome": "dropped", "done_at": func.clock_timestamp(), "last_error": "no alerter was leader"}
     with store.engine.begin() as connection:
         return bool(connection.execute(update(table).where(untouched).values(**values)).rowcount)
 
@@ -142,5 +146,5 @@ def _leads(store: Store) -> str:
     with store.engine.connect() as connection:
         leader = read_holder(connection, ALERTING)
     if leader is None:
-        return "no alerter has led yet"
-    return f"the last alerter that led, on {leader.host}, was well at {moment(leader.well_at)}"
+        return "no alerter has become leader yet"
+    return f"the last leader, on {leader.host}, sent its last heartbeat at {moment(leader.well_at)}"

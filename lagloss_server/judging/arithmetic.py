@@ -69,7 +69,7 @@ class Fate(IntEnum):
 
 
 class CutInsidePattern(Exception):
-    """A cut falls inside a pattern: the window's blocks must be read again to judge its messages separately."""
+    """A cut falls inside a pattern: read the window's blocks again to evaluate its messages separately."""
 
 
 @dataclass(frozen=True)

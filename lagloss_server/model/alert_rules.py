@@ -31,7 +31,7 @@ MINUTE_MS: Final = 60_000
 def _switched(value: object) -> object:
     """Convert `off` to None, and `on` to the defaults; reject an empty value."""
     if value is None:
-        raise ValueError("expected on, off or the rule's settings, found nothing")
+        raise ValueError("expected on, off or the settings of the rule, found nothing")
     if value is True:
         return {}
     return None if value is False else value
@@ -40,7 +40,7 @@ def _switched(value: object) -> object:
 def _entries(value: object) -> object:
     """Convert `off` to no entry, `on` to one with the defaults, and settings to one entry; reject an empty value."""
     if value is None:
-        raise ValueError("expected on, off, the rule's settings or a list of them, found nothing")
+        raise ValueError("expected on, off, the settings of the rule or a list of them, found nothing")
     if isinstance(value, bool):
         return ({},) if value else ()
     return value if isinstance(value, list | tuple) else (value,)
@@ -92,7 +92,7 @@ Windows = Annotated[int, NUMBER, Field(ge=1, le=MAX_OF)]
 
 def _whole_minutes(ms: int) -> int:
     if ms % MINUTE_MS or not MINUTE_MS <= ms <= MAX_OF * MINUTE_MS:
-        raise ValueError(f"expected whole minutes from 1m to {MAX_OF}m, found {ms}ms")
+        raise ValueError(f"expected 1m to {MAX_OF}m in whole minutes, found {ms}ms")
     return ms
 
 
@@ -109,7 +109,7 @@ class _OutOf(Strict):
     @model_validator(mode="after")
     def _can_be_reached(self) -> _OutOf:
         if self.breaches > self.of:
-            raise ValueError(f"expected breaches to be at most of ({self.of}), found {self.breaches}")
+            raise ValueError(f"expected `breaches` not to exceed `of` ({self.of}), found {self.breaches}")
         return self
 
 
@@ -129,8 +129,8 @@ class _Placed(Strict):
 
 
 class LossPage(_OutOf):
-    """When lossy windows page: `breaches` of the last `of`, which hold `min_messages` together; one that lost more than
-    this share (`at_once`), if they do; or one that lost more than this number."""
+    """When lossy windows page: `breaches` of the last `of`, with `min_messages` in total; one that lost more than
+    the share `at_once`, under the same condition; or one that lost more than this number."""
 
     at_once: Ratio = Field(default=0.05, alias="atOnce")
     min_messages: Count = Field(default=500, alias="minMessages")
@@ -138,7 +138,7 @@ class LossPage(_OutOf):
 
 
 class LossAlert(_Placed):
-    """Windows that lost more than `max` for certain: a ticket each, and a `page` if it is sure to matter."""
+    """Windows with certain losses above `max`: a ticket each, and a `page` if the loss is serious."""
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link")
 
@@ -147,7 +147,7 @@ class LossAlert(_Placed):
 
 
 class UncertainLossAlert(_Placed):
-    """Messages that are overdue or perhaps lost, more than `max` of those of the last `over`."""
+    """Messages that are overdue or possibly lost: more than the share `max` of the last `over`."""
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link")
 
@@ -157,7 +157,7 @@ class UncertainLossAlert(_Placed):
 
 
 class LagAlert(_OutOf, _Placed):
-    """The end-to-end lag, or that of a destination, checkpoint, node or link against a target of its own."""
+    """The end-to-end lag, or the lag of a destination, checkpoint, node or link against its own target."""
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link", "checkpoint")
 
@@ -169,9 +169,9 @@ class LagAlert(_OutOf, _Placed):
     def _has_a_target(self) -> LagAlert:
         kind = kind_of(self.at)
         if kind not in (None, "destination") and self.target is None:
-            raise ValueError(f"expected a target for the lag of this {kind}, such as `target: 1s`, found none")
+            raise ValueError(f"expected a target for this {kind}'s lag, such as `target: 1s`, found none")
         if kind is None and self.target is not None:
-            raise ValueError("expected no target, which is sla.lag.target for the end-to-end lag, found one")
+            raise ValueError("expected no `target` for the end-to-end lag; set sla.lag.target instead")
         return self
 
 
@@ -186,7 +186,7 @@ class OnTimeAlert(_OutOf, _Placed):
 
 
 class StalenessAlert(_Placed):
-    """The age of the newest event at the delivery checkpoints, or at these; `max` None: as `sla.staleness` says.
+    """The age of the newest event at the delivery checkpoints, or at these; `max` None: the target in `sla.staleness`.
     `severity` None: critical at deliveries, warning elsewhere."""
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("checkpoint",)
@@ -196,7 +196,7 @@ class StalenessAlert(_Placed):
 
 
 class TimeToLossAlert(_Placed):
-    """Messages that retention deletes within this time before the node's consumer group takes them in."""
+    """Messages that retention will delete within this time before the node's consumer group consumes them."""
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("node",)
 
@@ -211,7 +211,7 @@ class BudgetAlert(Strict):
 
 
 class BlindAlert(_OutOf):
-    """`unknown` for reasons of evidence in k of n; with it, windows that do not close and nodes that do not report."""
+    """Windows without a verdict for lack of evidence (k of n), windows that do not close, nodes that do not report."""
 
     breaches: Windows = 3
     of: Windows = 5
@@ -246,7 +246,7 @@ class DeadLettersAlert(_ShareAlert):
 
 
 class FilteredAlert(_Placed):
-    """A share of filtered messages over the last `over` that is at least `away` from its habit (1: 100 points)."""
+    """A share of filtered messages over the last `over` that is at least `away` from its baseline (1: 100 points)."""
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node")
 
@@ -256,7 +256,7 @@ class FilteredAlert(_Placed):
 
 
 class VolumeAlert(_Placed):
-    """Messages of the last `over` that are fewer than `below` of what is usual."""
+    """Fewer messages in the last `over` than the share `below` of the usual number."""
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link", "checkpoint")
 
@@ -266,7 +266,7 @@ class VolumeAlert(_Placed):
 
 
 class CorruptionAlert(_Placed):
-    """More than `max` messages of a window that arrived with another payload."""
+    """More than `max` messages of a window that arrived with a changed payload."""
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("link",)
 
@@ -284,7 +284,7 @@ class PendingAgeAlert(_Placed):
 
 
 class NegativeLagAlert(_OutOf, _Placed):
-    """The median lag of a checkpoint below -`max`: a clock that is wrong."""
+    """A median lag of a checkpoint below -`max`, which means a wrong clock."""
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("checkpoint",)
 
@@ -293,26 +293,26 @@ class NegativeLagAlert(_OutOf, _Placed):
 
 
 class DeadlineAlert(Strict):
-    """An hour whose result was not there by the deadline of its job, and is not there yet."""
+    """An hour without a result after the deadline of its job."""
 
     severity: Severity = "critical"
 
 
 class RunFailedAlert(Strict):
-    """An hour whose run failed, or succeeded although a task of it failed (a ticket), and that no run has repaired."""
+    """An hour whose run failed, or succeeded despite a failed task (a ticket), and that no later run has repaired."""
 
     severity: Severity = "critical"
 
 
 class OutputStaleAlert(Strict):
-    """The age of the newest hour whose result is there; `max` None: two spans of the job, and its deadline."""
+    """The age of the newest hour with a result; `max` None: two spans of the job plus its deadline."""
 
     max: PositiveMs | None = None
     severity: Severity = "critical"
 
 
 class RunLateAlert(Strict):
-    """A result that takes `times` as long after its hour as is usual, and `least` longer."""
+    """A result that is later than usual by the factor `times` and by at least `least`."""
 
     times: Annotated[float, NUMBER, Field(gt=1, le=1_000)] = 1.5
     least: DurationMs = 60_000
@@ -320,10 +320,10 @@ class RunLateAlert(Strict):
 
 
 class Alerts(Strict):
-    """`spec.alerts`. `upstream`: pipelines whose blindness silences this one's alerts."""
+    """`spec.alerts`. `upstream`: pipelines that suppress the alerts of this one while they are blind."""
 
     runbook: (
-        Annotated[str, like(r"^https?://[!-~]+$", "an http or https URL", is_shown=False, max_length=1_000)] | None
+        Annotated[str, like(r"^https?://[!-~]+$", "an HTTP or HTTPS URL", is_shown=False, max_length=1_000)] | None
     ) = None
     resolve_after: Windows = Field(default=3, alias="resolveAfter")
     upstream: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
@@ -386,12 +386,12 @@ def alert_problems(
             yield (alias, index, "at"), problem
         placed += sum(place is not None for place, _ in spread(entries, flow))
     if placed > MAX_PLACED:
-        yield (), f"expected at most {MAX_PLACED} rules about single places, found {placed}"
+        yield (), f"expected up to {MAX_PLACED} rules for individual places, found {placed}"
     checkpoints = {*stale_checkpoints, *(f"{place.name}.out" for place in places_of(flow, "destination"))}
     for place, entry in spread(alerts.staleness, flow):
         if place is not None and entry.max is None and place.name not in checkpoints:
             index = alerts.staleness.index(entry)
-            problem = f"expected `max` for {place.name}, which has no target in the SLA, found none"
+            problem = f"expected `max` for {place.name}, since the SLA has no target for it, found none"
             yield ("staleness", index, "max"), problem
     with_groups = {node.name for node in nodes if node.has_group}
     for index, entry_of_groups in enumerate(alerts.time_to_loss):
@@ -400,5 +400,5 @@ def alert_problems(
             yield ("timeToLoss", index, "at"), f"expected a node with a `group`, found {label}"
     for index, pending in enumerate(alerts.pending_age):
         if pending.max >= max_wait_ms:
-            most = f"expected less than maxWait ({max_wait_ms}ms), after which a message is overdue"
+            most = f"expected less than maxWait ({max_wait_ms}ms), when a message becomes overdue"
             yield ("pendingAge", index, "max"), f"{most}, found {pending.max}ms"

@@ -48,11 +48,13 @@ def cut_problem(nodes: Sequence[NodeSpec]) -> str | None:
             continue
         after = node.name + AFTER
         if after in names:
-            return f"expected {after} to be free for what {node.name} makes, found a node of that name"
+            return f"expected no node named {after}, a name reserved for the output of {node.name}"
         if len(after) > MAX_NAME:
-            return f"expected at most {MAX_NAME - len(AFTER)} characters, whose ids are new, found {node.name}"
+            return (
+                f"expected a name of up to {MAX_NAME - len(AFTER)} characters, since its ids are new, found {node.name}"
+            )
         if not any(node.name in other.to for other in nodes):
-            return f"expected an incoming link of {node.name}, whose ids are new, found none"
+            return f"expected a link into {node.name}, since it has `ids: new`, found none"
     return None
 
 

@@ -45,15 +45,15 @@ LabelName = Annotated[
     str,
     like(
         r"^[A-Za-z_][A-Za-z0-9_-]{0,99}$",
-        "a name of 1 to 100 letters, digits, `-` and `_` that begins with a letter or `_`",
+        "a name of 1 to 100 letters, digits, `-` and `_` that starts with a letter or `_`",
     ),
 ]
-LabelValue = Annotated[str, like(r"^[^\x00-\x1f\x7f]{0,200}$", "text of at most 200 characters in one line")]
+LabelValue = Annotated[str, like(r"^[^\x00-\x1f\x7f]{0,200}$", "one line of text of up to 200 characters")]
 Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=50), AfterValidator(_are_free)]
 
 
 class Metadata(Strict):
-    """`labels` go with the pipeline's incidents, for routes and silences; teams are given pipelines by them."""
+    """`labels` are attached to the pipeline's incidents, for routes and silences, and assign pipelines to teams."""
 
     name: Name
     description: str = ""
@@ -75,7 +75,7 @@ class LagSla(Strict):
 
 
 class StalenessSla(Strict):
-    """How old the newest event at a delivery checkpoint may be, and at any other that has a target of its own."""
+    """Maximum age of the newest event at each delivery checkpoint, and at other checkpoints with their own target."""
 
     max: DurationMs = 300_000
     checkpoints: dict[str, PositiveMs] = Field(default_factory=dict)
@@ -86,7 +86,7 @@ class StalenessSla(Strict):
 
 
 class DestinationSla(Strict):
-    """Targets of one destination; where there is none, the pipeline's holds."""
+    """Targets of one destination; a missing target defaults to that of the pipeline."""
 
     loss: LossSla | None = None
     lag: LagSla | None = None
@@ -131,11 +131,11 @@ class PipelineSpec(Strict):
         dags = [job.dag for job in self.jobs]
         twice = {dag for dag in dags if dags.count(dag) > 1}
         if twice:
-            raise ValueError(f"expected each DAG once in jobs, found {', '.join(sorted(twice))} twice")
+            raise ValueError(f"expected each DAG only once in jobs, found {', '.join(sorted(twice))} twice")
         names = {node.name for node in self.nodes} | {node.name + AFTER for node in self.nodes if node.ids}
         unknown = {job.node for job in self.jobs if job.node} - names
         if unknown:
-            raise ValueError(f"expected jobs to name nodes of this pipeline, found {', '.join(sorted(unknown))}")
+            raise ValueError(f"expected jobs to refer to nodes of this pipeline, found {', '.join(sorted(unknown))}")
         return self
 
     @model_validator(mode="after")
@@ -147,16 +147,18 @@ class PipelineSpec(Strict):
             raise ValueError(problem)
         flow = Flow(self.nodes)
         if len(flow.checkpoints) > MAX_CHECKPOINTS:
-            raise ValueError(f"expected at most {MAX_CHECKPOINTS} checkpoints, found {len(flow.checkpoints)}")
+            raise ValueError(f"expected up to {MAX_CHECKPOINTS} checkpoints, found {len(flow.checkpoints)}")
         delivering = sorted(name for name in flow.steps if not flow.following(name))
         unknown = sorted(self.sla.destinations.keys() - set(delivering))
         if unknown:
             raise ValueError(
-                f"expected sla.destinations to name nodes that deliver ({', '.join(delivering)}), found {unknown[0]}"
+                f"expected sla.destinations to refer to delivering nodes ({', '.join(delivering)}), found {unknown[0]}"
             )
         nowhere = sorted(self.sla.staleness.checkpoints.keys() - set(flow.checkpoints))
         if nowhere:
-            raise ValueError(f"expected sla.staleness.checkpoints to name checkpoints of it, found {nowhere[0]}")
+            raise ValueError(
+                f"expected sla.staleness.checkpoints to refer to checkpoints of this pipeline, found {nowhere[0]}"
+            )
         return self
 
 

@@ -78,7 +78,7 @@ class _Expression:
 
 @dataclass(frozen=True, slots=True)
 class IdExpression(_Expression):
-    """Where the message id is: one part of a record, or several, which a `/` joins."""
+    """The location of the message id: one part of a record, or several, joined with `/`."""
 
     written: str | tuple[str, ...]
     parts: tuple[RecordPart, ...] = field(compare=False)
@@ -104,7 +104,7 @@ class IdExpression(_Expression):
 
 @dataclass(frozen=True, slots=True)
 class TimeExpression(_Expression):
-    """Where the event time is; `unit`: what its numbers count, None to go by their size."""
+    """The location of the event time; `unit`: the unit of its numbers, None to infer it from their size."""
 
     written: str
     part: RecordPart = field(compare=False)
@@ -165,7 +165,7 @@ Test = Comparison | Exists | Negation | Junction
 
 @dataclass(frozen=True, slots=True)
 class ConditionExpression(_Expression):
-    """Which records of a topic count."""
+    """The condition for records of a topic to count."""
 
     written: str
     test: Test = field(compare=False)
@@ -220,13 +220,13 @@ def _parts_of(test: Test) -> Iterator[RecordPart]:
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"expected an expression as text, found {describe(value)}")
+        raise ValueError(f"expected text with an expression, found {describe(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"expected an expression in Unicode, found half of a surrogate pair in {value!r}") from None
+        raise ValueError(f"expected an expression in Unicode, found an unpaired surrogate in {value!r}") from None
     if len(value) > MAX_LENGTH:
-        raise ValueError(f"expected an expression of at most {MAX_LENGTH} characters, found {len(value)}")
+        raise ValueError(f"expected an expression of up to {MAX_LENGTH} characters, found {len(value)}")
     return value
 
 
@@ -303,9 +303,9 @@ class _Parser:
             else:
                 steps.append(step["name"] or _unquote(step["quoted"]))
         if self.at < len(self.text) and self.text[self.at] in ".[":
-            self.fail("a member such as .name or ['odd name'], or an index such as [0]")
+            self.fail("a member such as .name or ['other name'], or an index such as [0]")
         if len(steps) > MAX_DEPTH:
-            raise ValueError(f"expected a path of at most {MAX_DEPTH} steps, found {len(steps)} in {self.text!r}")
+            raise ValueError(f"expected a path of up to {MAX_DEPTH} steps, found {len(steps)} in {self.text!r}")
         return tuple(steps)
 
     def _junction(self, kind: Literal["and", "or"]) -> Test:
@@ -321,7 +321,7 @@ class _Parser:
     def _negation(self) -> Test:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise ValueError(f"expected at most {MAX_DEPTH} nested conditions in {self.text!r}")
+            raise ValueError(f"expected up to {MAX_DEPTH} nested conditions in {self.text!r}")
         try:
             if self._word() == "not":
                 self.at += 3
@@ -368,13 +368,13 @@ class _Parser:
                 value = json.loads(text[0]) if text[0][0] == '"' else _unquote(text[0])
                 value.encode()
             except ValueError:
-                self.fail("a text as JSON writes it")
+                self.fail("a valid JSON string")
             self.at = text.end()
             return str(value)
         if number := _NUMBER.match(self.text, self.at):
             self.at = number.end()
             return float(number[0]) if number["fraction"] else int(number[0])
-        return self.fail("a text in quotes, a number, true, false or null")
+        return self.fail("quoted text, a number, true, false or null")
 
     def _word(self) -> str:
         self._space()

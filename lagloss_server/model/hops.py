@@ -34,7 +34,7 @@ class Hop(NamedTuple):
     def label(self) -> str:
         match self.kind:
             case "arrival":
-                return f"until {self.node} takes it in"
+                return f"arrival at {self.node}"
             case "queue":
                 return f"queue {self.source} → {self.node}"
             case _:

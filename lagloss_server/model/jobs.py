@@ -16,15 +16,15 @@ DagId = Annotated[str, like(r"^[\w.-]+$", "text of letters, digits, `.`, `-` and
 
 def _whole_minutes(ms: int) -> int:
     if ms <= 0 or ms % MINUTE_MS:
-        raise ValueError(f"expected whole minutes, found {ms}ms")
+        raise ValueError(f"expected a duration in whole minutes, found {ms}ms")
     return ms
 
 
 class JobSpec(Strict):
     """A DAG. `span`: the event time that a run without a data interval processes, up to its date, rounded down to a
-    multiple of the span; also how often a result is expected. `deadline`: how long after the end of its span a run is
-    to have succeeded. `node`: the node whose work it does. `task`: the task that does that work; a failure after
-    it is another matter than one of it."""
+    multiple of the span; also how often a result is expected. `deadline`: time after the end of its span by which a run
+    must have succeeded. `node`: the node whose work it does. `task`: the task that does that work; failures of
+    later tasks are reported separately."""
 
     dag: DagId
     span: Annotated[DurationMs, AfterValidator(_whole_minutes)] = 3_600_000

@@ -51,7 +51,7 @@ class Matcher:
             try:
                 _pattern(value)
             except re2.error as error:
-                raise ValueError(f"expected a regular expression of RE2 in {text!r}, found {error}") from error
+                raise ValueError(f"expected an RE2 regular expression in {text!r}, found {error}") from error
         return cls(label, operator, value)
 
     def __str__(self) -> str:

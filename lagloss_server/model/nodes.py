@@ -12,18 +12,18 @@ from lagloss_server.base.fields import Name, Strict, like
 from lagloss_server.model.taps import Elsewhere, GroupId, TapPlace, TapSpec
 
 QueueUrl = Annotated[
-    str, like(r"^https?://[^\s\x00-\x1f\x7f]{1,500}$", "an http or https URL without blanks", is_shown=False)
+    str, like(r"^https?://[^\s\x00-\x1f\x7f]{1,500}$", "an HTTP or HTTPS URL without spaces", is_shown=False)
 ]
 """As boto3 calls it."""
 
 
 class NodeSpec(Strict):
     """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier. `group` is the
-    Kafka consumer group of its processes, of which the consumer lag is to be watched; `cluster` names the Kafka of the
-    group and its topics where that is not the one of lagloss's own topics. `queue`: instead, the SQS queue that its
-    processes receive from. `taps`: by place, where beacons come from that no process of the node sends. `ids: new`:
-    what it sends on has other ids than what it takes in, so that the graph is cut here (`lagloss_server.model.cuts`);
-    `contract`: how the one follows from the other."""
+    Kafka consumer group of its processes, whose consumer lag is watched; `cluster` names the Kafka cluster of the
+    group and its topics, if it is not the cluster of lagloss's topics. `queue`: instead, the SQS queue that its
+    processes receive from. `taps`: by place, the source of beacons that no process of the node sends. `ids: new`:
+    it sends messages with other ids than it receives, so the graph is cut here (`lagloss_server.model.cuts`);
+    `contract`: the relation between the two."""
 
     name: Name
     to: tuple[Name, ...] = ()
@@ -77,39 +77,41 @@ def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
     names = [node.name for node in nodes]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        return f"expected each node once, found {', '.join(sorted(twice))} twice"
+        return f"expected each node only once, found {', '.join(sorted(twice))} twice"
     both = [node.name for node in nodes if node.group is not None and node.queue is not None]
     if both:
-        return f"expected a `group` or a `queue` at {both[0]}, found both"
+        return f"expected either a `group` or a `queue` for {both[0]}, found both"
     inputs = [(node.input_cluster, node.input) for node in nodes if node.input is not None]
     shared = {name for cluster, name in inputs if inputs.count((cluster, name)) > 1}
     if shared:  # its lag would be reported for each of them
-        return f"expected each consumer group or queue at one node, found {', '.join(sorted(shared))} at several"
+        return f"expected each consumer group or queue at only one node, found {', '.join(sorted(shared))} at several"
     elsewhere = [node.name for node in nodes if node.cluster is not None and node.group is None]
     if elsewhere:
-        return f"expected a `group` beside the `cluster` of {elsewhere[0]}"
+        return f"expected a `group` for {elsewhere[0]}, since it has a `cluster`"
     retriers = retriers_of(nodes)
     for node in nodes:
         if len(set(node.to)) < len(node.to):
-            return f"expected each next node once, found `to` of {node.name} naming one twice"
+            return f"expected each next node only once, found a repeated node in `to` of {node.name}"
         unknown = [name for name in node.to if name not in names or name in retriers]
         if unknown:
-            return f"expected `to` of {node.name} to name nodes of this pipeline, found {', '.join(unknown)}"
+            return f"expected `to` of {node.name} to refer to nodes of this pipeline, found {', '.join(unknown)}"
         if node.name in retriers and (node.to or node.retries):
-            return f"expected the retrier {node.name} to have neither `to` nor `retries`"
+            return f"expected neither `to` nor `retries` for the retrier {node.name}"
         if node.contract and not node.ids:
-            return f"expected `ids: new` beside the `contract` of {node.name}"
+            return f"expected `ids: new` for {node.name}, since it has a `contract`"
         if node.ids and node.name in retriers:
-            return f"expected the retrier {node.name} to have no `ids: new`"
+            return f"expected no `ids: new` for the retrier {node.name}"
         if node.ids and node.retries and not node.contract:
-            return f"expected a `contract` beside the `retries` of {node.name}, whose ids are new"
+            return f"expected a `contract` for {node.name}, since it has `ids: new` and `retries`"
         if node.copy_ and len(node.to) < 2:
-            return f"expected `copy: all` only on a node with several next nodes, found it on {node.name}"
+            return f"expected `copy: all` only for a node with several next nodes, found it for {node.name}"
     graph = flow_graph(nodes)
     if not nx.is_directed_acyclic_graph(graph):
         loop = " -> ".join([edge[0] for edge in nx.find_cycle(graph)])
-        return f"expected no cycles, found {loop} leading back to its start"
+        return f"expected no cycles, found {loop} -> back to its start"
     apart = [sorted(part) for part in nx.weakly_connected_components(graph)]
     if len(apart) != 1:
-        return f"expected links between all nodes, found none between {' and '.join(map(', '.join, apart)) or 'any'}"
+        return (
+            f"expected all nodes to be connected, found no links between {' and '.join(map(', '.join, apart)) or 'any'}"
+        )
     return None

@@ -37,9 +37,9 @@ def _of_one_kind(texts: tuple[str, ...]) -> tuple[str, ...]:
     labels = sorted({Matcher.parse(text).label for text in texts})
     unknown = [label for label in labels if label not in PLACE_LABELS]
     if unknown:
-        raise ValueError(f"expected a matcher of {', '.join(PLACE_LABELS)}, found {unknown[0]}")
+        raise ValueError(f"expected a matcher on one of {', '.join(PLACE_LABELS)}, found {unknown[0]}")
     if len(labels) > 1:
-        raise ValueError(f"expected matchers of one label, found {' and '.join(labels)}")
+        raise ValueError(f"expected matchers on a single label, found {' and '.join(labels)}")
     return texts
 
 
@@ -109,6 +109,6 @@ def untaken(entries: Sequence[S], flow: Flow) -> dict[int, str]:
         if not places:
             problems[index] = f"expected a {kind_of(entry.at)} of this pipeline, found {words}"
         elif places <= taken:
-            problems[index] = f"expected each place once, found {words or 'the whole pipeline'} twice"
+            problems[index] = f"expected each place only once, found {words or 'the whole pipeline'} twice"
         taken |= places
     return problems

@@ -22,5 +22,5 @@ def demand_source(versions: Sequence[StoredPipeline], source: str) -> None:
     """
     sources = source_names(versions)
     if source not in sources:
-        expected = ", ".join(sources) or "none: it has a single one"
+        expected = ", ".join(sources) or "none, since it has a single source"
         raise UsageError(detail=f"expected a source of {versions[-1].name} ({expected}), found {source}")

@@ -14,7 +14,7 @@ from lagloss_server.model.taps import COMMIT, Extraction, Order, Tap, TapSpec
 
 
 class TapProblem(ValueError):
-    """A problem of a node's taps: at which `place`, of which `node`."""
+    """A problem in a node's taps; `node` and `place` locate it."""
 
     def __init__(self, node: str, place: str, problem: str) -> None:
         super().__init__(problem)
@@ -86,12 +86,12 @@ class _Resolver:
             raise TapProblem(node, place, f"expected one of in, {', '.join(exits)}, found {place}")
         if spec == COMMIT and not (place == "out" and self._is_sink(node)):
             raise TapProblem(
-                node, place, f"expected `commit` only for `out` of a node without `to`, found it at {place}"
+                node, place, f"expected `commit` only for `out` of a node without `to`, found it for {place}"
             )
         if spec == COMMIT and not isinstance(self._specs[node].taps.get("in"), TapSpec):
-            raise TapProblem(node, place, "expected an `in` tap beside `out: commit`")
+            raise TapProblem(node, place, "expected an `in` tap, since `out` is `commit`")
         if isinstance(spec, TapSpec) and (spec.group is None) == (place == "in"):
-            expected = "a topic alone" if spec.group is None else "a group"
+            expected = "only a topic" if spec.group is None else "a group"
             raise TapProblem(node, place, f"expected a `{'group' if place == 'in' else 'topic'}`, found {expected}")
 
     def _is_sink(self, node: str) -> bool:
@@ -115,12 +115,12 @@ class _Resolver:
     def _extraction(self, node: str, place: str, spec: TapSpec, inherited: _Identity) -> Extraction:
         message_id, event_time = spec.id or inherited.id, spec.event_time or inherited.event_time
         if message_id is None:
-            raise TapProblem(node, place, "expected an `id`: no tap before it names one")
+            raise TapProblem(node, place, "expected an `id`, since no preceding tap has one")
         if event_time is None:
-            raise TapProblem(node, place, "expected an `eventTime`: no tap before it names one")
+            raise TapProblem(node, place, "expected an `eventTime`, since no preceding tap has one")
         if spec.event_time is None and event_time.part.source == "timestamp":
             problem = (
-                "expected an `eventTime`: the tap before takes the record's timestamp, which other records may not have"
+                "expected an `eventTime`: the preceding tap uses the record timestamp, which other topics can lack"
             )
             raise TapProblem(node, place, problem)
         try:
@@ -168,7 +168,7 @@ class _Resolver:
         into += [f"{user}.out:{node}" for user in self._flow.users(node)] if node in self._flow.retriers else []
         topics = dict.fromkeys(self._topics[name] for name in into if name in self._topics)
         if not topics:
-            raise TapProblem(node, "in", "expected a `topic` beside the group: no tap before it names one")
+            raise TapProblem(node, "in", "expected a `topic` for the group, since no preceding tap has one")
         return list(topics)
 
     def _tap(self, node: str, topic: _Topic, group: str | None, places: tuple[str, ...], *, first: bool) -> Tap:

@@ -17,12 +17,14 @@ from lagloss_server.model.expressions import ConditionExpression, IdExpression, 
 
 TAP_LABEL: Final = "lagloss.tap"
 """Label of the emitter that a tap is: its source."""
-GroupId = Annotated[str, like(r"^[^\x00-\x1f\x7f]{1,255}$", "a group of 1 to 255 characters in one line")]
+GroupId = Annotated[str, like(r"^[^\x00-\x1f\x7f]{1,255}$", "a group name of 1 to 255 characters in one line")]
 """As Kafka's clients call it: `group.id`."""
-TopicName = Annotated[str, like(r"^[A-Za-z0-9._-]{1,249}$", "a topic of 1 to 249 letters, digits, `.`, `-` and `_`")]
+TopicName = Annotated[
+    str, like(r"^[A-Za-z0-9._-]{1,249}$", "a topic name of 1 to 249 letters, digits, `.`, `-` and `_`")
+]
 TapPlace = Annotated[
     str,
-    like(r"^(in|out|filtered|dead|out:[A-Za-z0-9][A-Za-z0-9_-]{0,99})$", "one of in, out, out:NODE, filtered and dead"),
+    like(r"^(in|out|filtered|dead|out:[A-Za-z0-9][A-Za-z0-9_-]{0,99})$", "one of in, out, out:NODE, filtered or dead"),
 ]
 """A checkpoint without its node."""
 Elsewhere = Literal["beacons", "commit"]
@@ -54,8 +56,8 @@ def read_schema(path: Path) -> str:
 
 
 class TapSpec(Strict):
-    """Where the beacons of a checkpoint come from: the records of a topic (`out…`, `filtered`, `dead`), or the commits
-    of a consumer group (`in`). An `id` or `event_time` that is left out is that of the tap before it in the flow."""
+    """The source of a checkpoint's beacons: the records of a topic (`out…`, `filtered`, `dead`), or the commits
+    of a consumer group (`in`). `id` and `event_time` default to those of the preceding tap in the flow."""
 
     topic: TopicName | None = None
     group: GroupId | None = None
@@ -74,7 +76,9 @@ class TapSpec(Strict):
             return value
         folder = (info.context or {}).get("folder")
         if folder is None:
-            raise ValueError(f"expected the text of a schema, found the file {value}, which `lagloss apply` would read")
+            raise ValueError(
+                f"expected the text of a schema, found the file name {value}; only `lagloss apply` reads schema files"
+            )
         return read_schema(folder / value)
 
     @model_validator(mode="after")
@@ -106,11 +110,11 @@ class Extraction:
         if self.format not in FORMATS:
             raise ValueError(f"expected a format of {', '.join(FORMATS)}, found {self.format!r}")
         if self.schema is not None and self.format not in ("avro", "protobuf"):
-            raise ValueError(f"expected a schema only with the format avro or protobuf, found it with {self.format}")
+            raise ValueError(f"expected a schema only with the format avro or protobuf, found format {self.format}")
         if self.message is not None and (self.format != "protobuf" or self.schema is None):
-            raise ValueError("expected the name of a message only with the format protobuf and a schema")
+            raise ValueError("expected `message` only with the format protobuf and a schema")
         if self.format == "text" and any(part.source == "value" and part.path for part in self.parts()):
-            raise ValueError("expected `$` alone for a value with the format text, which has no fields")
+            raise ValueError("expected only `$` for a value with the format text, which has no fields")
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:

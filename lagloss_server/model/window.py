@@ -297,7 +297,7 @@ class Window(Part, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def reason_rows(self) -> list[ReasonRow]:
-        """Why messages were filtered or dead, most frequent first."""
+        """Why messages were filtered or dead-lettered, most frequent first."""
         return reason_rows(
             self.reasons_by_node, ((checkpoint.name, checkpoint.beacons) for checkpoint in self.checkpoints)
         )

@@ -49,9 +49,9 @@ def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline)
     if failed:
         raise failed[0]
     if not results:
-        raise TimeoutError("the host's name was not resolved in time")
+        raise TimeoutError("resolving the host name timed out")
     if not results[0]:
-        raise OSError("the host's name has no address")
+        raise OSError("the host name has no address")
     return results[0]
 
 

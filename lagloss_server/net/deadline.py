@@ -21,5 +21,5 @@ class Deadline:
         """
         left_s = self._ends - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError("the deadline of the delivery has passed")
+            raise TimeoutError("the delivery timed out")
         return left_s

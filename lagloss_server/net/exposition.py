@@ -35,7 +35,7 @@ def registry_of(service: str) -> CollectorRegistry:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
-    build = Info("lagloss_build", "Version and service of this process", registry=registry)
+    build = Info("lagloss_build", "Version of lagloss and service of this process", registry=registry)
     build.info({"version": lagloss.__version__, "service": service})
     return registry
 
@@ -48,7 +48,11 @@ class SetAsideCounts(Collector):
         registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        gauge = GaugeMetricFamily("lagloss_set_aside", "Rows and work set aside alone, by kind", labels=["kind"])
+        gauge = GaugeMetricFamily(
+            "lagloss_set_aside",
+            "Unreadable rows and failed work that is skipped while the rest continues, by kind",
+            labels=["kind"],
+        )
         for kind, count in self.counts().items():
             gauge.add_metric([kind], count)
         yield gauge
@@ -88,6 +92,6 @@ class Recent(Generic[_T]):
             value, self._is_readable = self._read(), True
         except Exception as error:  # whatever it is, it must not hide the metrics that are in memory
             if self._is_readable:
-                log.warning("metrics not read", error=type(error).__name__)
+                log.warning("metrics read failed", error=type(error).__name__)
             value, self._is_readable = self._unknown, False
         self._value, self._read_at = value, time.monotonic()

@@ -58,7 +58,7 @@ def serve_health(
         try:
             answer, all_is_well, lacks_lease = await state.result_of(READY_S)
         except TimeoutError:
-            return Response("its state is not known: it does not answer", 503)
+            return Response("the service does not respond, so its state is unknown", 503)
         if answer is None:
             return Response(all_is_well)
         text = answer if is_local(request) else answer.partition(": ")[0]

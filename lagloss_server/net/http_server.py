@@ -109,7 +109,7 @@ class BoundedHttp(HttpToolsProtocol):
             super().data_received(piece)
             self._useless_bytes = 0 if self._gets_on else self._useless_bytes + len(piece)
             if self._useless_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self.send_400_response("Request line and headers too large")
+                self.send_400_response("Request line and headers are too large")
         if self.is_idle and self.head_since is None:
             self.head_since = self.loop.time()
 
@@ -127,9 +127,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
-            raise ValueError("request line and headers too large")  # the parser makes it a 400
+            raise ValueError("request line and headers are too large")  # the parser makes it a 400
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise ValueError("too many requests at a time")
+            raise ValueError("too many pipelined requests")
         self._is_in_head, self._gets_on, self.is_idle, self.head_since = False, True, False, None
         before = self.cycle
         super().on_headers_complete()
@@ -299,8 +299,8 @@ class _Body:
                     message = await self._receive()
                 self._take(message)
         except TimeoutError:
-            detail = f"expected {MIN_BODY_BYTES_PER_S} bytes a second"
-            self.refusal = Problem(408, "Body too slow", detail, headers={"Connection": "close"})
+            detail = f"expected at least {MIN_BODY_BYTES_PER_S} bytes per second"
+            self.refusal = Problem(408, "Request body too slow", detail, headers={"Connection": "close"})
         self._waited_s += time.monotonic() - began
         return message if self.refusal is None else {"type": "http.disconnect"}
 
@@ -318,4 +318,4 @@ class _Body:
         if size > max_bytes:
             return too_large(max_bytes)
         is_full = self._bounds.held_bytes > MAX_HELD_BYTES
-        return busy("too many bodies are being read at this moment") if is_full else None
+        return busy("too many request bodies are being read; send again later") if is_full else None

@@ -155,5 +155,5 @@ def _key(path: str, password: str | None) -> str:
 
 def _unreadable(kind: str, path: str, error: Exception) -> BadSetting:
     return BadSetting(
-        variable=f"LAGLOSS_KAFKA_SSL_{kind}_LOCATION", problem=f"names {path}, which cannot be read: {error}"
+        variable=f"LAGLOSS_KAFKA_SSL_{kind}_LOCATION", problem=f"is {path}, which cannot be read: {error}"
     )

@@ -24,7 +24,7 @@ def _one_address(text: str) -> str:
     header: Any = policy.SMTP.header_factory("to", text if text.isprintable() else "")
     address = header.addresses[0] if len(header.addresses) == 1 and not header.defects else None
     if address is None or not (address.username and address.domain) or not re.fullmatch(r"[!-~]+", address.addr_spec):
-        raise ValueError("expected one mail address such as on-call@example.com, in ASCII")
+        raise ValueError("expected one email address in ASCII, such as on-call@example.com")
     return text
 
 
@@ -46,7 +46,7 @@ class ServerConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
     host: Annotated[
-        str, like(r"^[A-Za-z0-9.:_-]+$", "the name or address of a host", is_shown=False, min_length=1, max_length=255)
+        str, like(r"^[A-Za-z0-9.:_-]+$", "a host name or address", is_shown=False, min_length=1, max_length=255)
     ]
     port: Annotated[int, Field(ge=1, le=65_535)] = 587
     tls: Literal["starttls", "tls", "none"] = "starttls"
@@ -58,10 +58,10 @@ class ServerConfig(BaseModel):
     @model_validator(mode="after")
     def _keeps_its_password(self) -> Self:
         if (self.username is None) != (self.password is None):
-            raise ValueError("expected `username` and `password` together, found one of them")
+            raise ValueError("expected both `username` and `password` or neither, found only one")
         if self.username is not None and self.tls == "none":
             raise ValueError(
-                "expected `tls: starttls` or `tls: tls` with a password, which would otherwise go in the clear"
+                "expected `tls: starttls` or `tls: tls`, since the password would otherwise be sent in clear text"
             )
         return self
 
@@ -110,5 +110,5 @@ def _partial_outcome(refused: Mapping[str, Reply], recipients: int) -> Outcome:
     if not refused:
         return Sent()
     replies = one_line("; ".join(f"{address}: {reply}" for address, reply in refused.items()), 400)
-    error = f"{len(refused)} of {recipients} recipients were not reached: {replies}"
+    error = f"the mail server rejected {len(refused)} of {recipients} recipients: {replies}"
     return TryLater(error) if any(reply.is_transient for reply in refused.values()) else Refused(error)

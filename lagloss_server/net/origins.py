@@ -67,7 +67,7 @@ class Origins:
         if connection.headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_navigation(
             connection
         ):
-            raise _cross_site("its page is of another site (Sec-Fetch-Site)")
+            raise _cross_site("the request comes from a page of another site (Sec-Fetch-Site)")
         if connection.scope["type"] == "websocket" or connection.scope["method"] not in _SAFE_METHODS:
             self._check_page(connection)
 
@@ -75,9 +75,9 @@ class Origins:
         hosts = headers.getlist("host")
         name = urlsplit(origin_of(f"http://{hosts[0]}")).hostname if len(hosts) == 1 else None
         if not name:
-            raise Problem(400, "Bad host", "expected one header Host with a name, and a port at most")
+            raise Problem(400, "Bad host", "expected one Host header with a name and an optional port")
         if self._loopback_only and not is_loopback(name) and name != urlsplit(self._own).hostname:
-            detail = f"expected a Host of this machine (127.0.0.1, localhost) or that of {self._setting}"
+            detail = f"expected the Host of this machine (127.0.0.1, localhost) or of {self._setting}"
             raise Problem(421, "Unknown host", detail)
 
     def _check_page(self, connection: HTTPConnection) -> None:
@@ -87,9 +87,9 @@ class Origins:
         if origins:
             if len(origins) > 1 or origins[0] not in self._expected(connection):
                 expected = " or ".join(sorted(self._expected(connection)))
-                raise _cross_site(f"expected Origin {expected}; {self._setting} says where it is found")
+                raise _cross_site(f"expected Origin {expected}; set {self._setting} to the URL that browsers use")
         elif headers.get("sec-fetch-site") != "same-origin" and is_browser(headers):
-            raise _cross_site("expected a header Origin, or no cookie")
+            raise _cross_site("expected an Origin header, since the request has a cookie")
 
     def _expected(self, connection: HTTPConnection) -> set[str]:
         """Return the origins that are ours. If HTTPS is configured, no page that came by HTTP is: it may have been
@@ -118,4 +118,4 @@ class OwnOrigins:
 
 
 def _cross_site(detail: str) -> Problem:
-    return Problem(403, "Not from this page", detail)
+    return Problem(403, "Cross-site request", detail)

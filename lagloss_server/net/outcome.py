@@ -31,7 +31,7 @@ class TryLater:
 
     def given_up(self, attempts: int) -> Refused:
         """Return the outcome to record after GIVE_UP_AFTER_S."""
-        return Refused(f"given up after {attempts} attempts in a day; the last: {self.error}")
+        return Refused(f"gave up after {attempts} attempts in a day; last error: {self.error}")
 
     def wait_s(self, attempts: int, first_s: float = 1.0, longest_s: float = 300.0) -> float:
         """Return the pause before the next attempt, in s: `backoff_s`, and at least the receiver's."""

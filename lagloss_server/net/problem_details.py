@@ -20,7 +20,7 @@ PROBLEM: Final = "application/problem+json"
 
 
 class ProblemDocument(Struct, omit_defaults=True):
-    """A problem of RFC 9457. `position` counts beacons, blocks, events or spans of the body from 0; `line` counts from
+    """A problem of RFC 9457. `position` is the index of a beacon, block, event or span, from 0; `line` counts from
     1.
     """
 
@@ -58,12 +58,12 @@ class Problem(Exception):
 
 def busy(detail: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
     """Return a problem for a correct request that can be sent again later."""
-    return Problem(503, "Not now", detail, headers={"Retry-After": str(retry_after_s)})
+    return Problem(503, "Temporarily unavailable", detail, headers={"Retry-After": str(retry_after_s)})
 
 
 def too_large(max_bytes: int) -> Problem:
     # The rest of the body is not worth reading.
-    detail = f"expected at most {max_bytes} bytes, unpacked; send less at a time"
+    detail = f"expected up to {max_bytes} bytes after decompression; send less per request"
     return Problem(413, "Body too large", detail, headers={"Connection": "close"})
 
 
@@ -87,7 +87,7 @@ def install(app: FastAPI, service: str) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:
-        detail = f"{request.method} {request.url.path}: see /openapi.json for the paths"
+        detail = f"{request.method} {request.url.path} is not supported; see /openapi.json for the paths"
         headers = dict(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = ", ".join(sorted(_methods(app, request)))
@@ -106,7 +106,9 @@ def install(app: FastAPI, service: str) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(_: Request, error: Exception) -> Response:
-        return Problem(500, f"A fault of {service}", f"{type(error).__name__}; see its log").response()
+        return Problem(
+            500, f"Internal error of {service}", f"{type(error).__name__}; see the log of the service"
+        ).response()
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:

@@ -84,7 +84,7 @@ class RegistryConnection:
             return None
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            problem = "is not http(s)://HOST… without a user, who has a variable of its own"
+            problem = "is not an http(s)://HOST… URL without user and password, which have their own variables"
             raise BadSetting(variable=f"{prefix}URL", problem=problem)
         settings = {
             ours: secret(environ, prefix + name) if name in SECRETS else environ.get(prefix + name, "")
@@ -93,7 +93,7 @@ class RegistryConnection:
         for name in ("CA_LOCATION", "CERTIFICATE_LOCATION", "KEY_LOCATION"):
             path = settings[FIELDS[name]]
             if path and not os.access(path, os.R_OK):
-                raise BadSetting(variable=prefix + name, problem=f"names {path}, which cannot be read")
+                raise BadSetting(variable=prefix + name, problem=f"is {path}, which cannot be read")
         return cls(url, **settings)
 
     @property
@@ -103,9 +103,7 @@ class RegistryConnection:
             return "the token"
         if self.username:
             return f"user {self.username}"
-        return (
-            f"the certificate {self.certificate_location}" if self.certificate_location else "a client without a name"
-        )
+        return f"certificate {self.certificate_location}" if self.certificate_location else "an anonymous client"
 
     def client(self) -> httpx2.Client:
         """Return a client of this registry.
@@ -148,7 +146,7 @@ def registry_prefix(cluster: str = "") -> str:
 
 
 class _Unusable(Exception):
-    """The registry has the schema, but it cannot be read by it: no outage, since another answer will not come."""
+    """The registry has the schema, but records cannot be read with it. Not an outage: retrying does not help."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ class SchemaRegistry:
         place = "/schemas/types"
         status, body = self._get(place)
         if status != 200 or not isinstance(body, list):
-            raise self._odd(place, f"the status {status}" if status != 200 else "something that is no list")
+            raise self._odd(place, f"status {status}" if status != 200 else "a response that is not a list")
         return [str(kind) for kind in body]
 
     def close(self) -> None:
@@ -250,12 +248,12 @@ class SchemaRegistry:
             try:
                 name, subject, version = str(reference["name"]), str(reference["subject"]), int(reference["version"])
             except (TypeError, KeyError, ValueError):
-                raise self._odd(place, "a reference without name, subject and version") from None
+                raise self._odd(place, "a reference without a name, subject or version") from None
             if name in begun:
                 continue
             begun.add(name)
             if len(begun) > MAX_REFERENCES:
-                raise self._odd(place, f"more than {MAX_REFERENCES} references")
+                raise self._odd(place, f"more than the supported {MAX_REFERENCES} references")
             where = f"/subjects/{quote(subject, safe='')}/versions/{version}"
             schema = self._ask(where) or self._ask(f"{where}?deleted=true")  # records stay when a subject is deleted
             if schema is None:
@@ -284,9 +282,9 @@ class SchemaRegistry:
         if optional and 400 <= status < 500 and status != 429:
             return None
         if status != 200:
-            raise self._odd(place, f"the status {status}")
+            raise self._odd(place, f"status {status}")
         if not isinstance(body, dict) or not isinstance(body.get("schema"), str):
-            raise self._odd(place, "something that is no schema")
+            raise self._odd(place, "a response that is not a schema")
         return body
 
     def _get(self, place: str) -> tuple[int, Any]:
@@ -297,7 +295,7 @@ class SchemaRegistry:
             detail = str(error) or type(error).__name__
             raise RegistryUnreachable(url=self.connection.url, detail=detail) from error
         if answer.status_code in (401, 403):
-            detail = f"it answers {answer.status_code} for {place}"
+            detail = f"it returned {answer.status_code} for {place}"
             raise RegistryRefuses(url=self.connection.url, who=self.connection.who, detail=detail)
         try:
             return answer.status_code, answer.json()
@@ -305,4 +303,4 @@ class SchemaRegistry:
             return answer.status_code, None
 
     def _odd(self, place: str, text: str) -> RegistryUnreachable:
-        return RegistryUnreachable(url=self.connection.url, detail=f"it answers {place} with {text}")
+        return RegistryUnreachable(url=self.connection.url, detail=f"it answered {place} with {text}")

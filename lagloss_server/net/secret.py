@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from lagloss.errors import UsageError
 
-_EXPECTED: Final = "expected a text, {env: NAME} or {file: PATH}"
+_EXPECTED: Final = "expected text, {env: NAME} or {file: PATH}"
 
 
 class SecretMissing(UsageError):
@@ -31,23 +31,23 @@ class Secret:
         self._value = value
 
     @classmethod
-    def parse(cls, text: object) -> Secret:
+    def parse(cls, raw: object) -> Secret:
         """Parse the secret in a configuration.
 
         Raises:
             ValueError: without quoting the value, which may be the secret.
         """
-        if isinstance(text, Secret):
-            return text
-        if isinstance(text, str):
-            if not text.strip():
-                raise ValueError(f"{_EXPECTED}, found an empty text")
-            return cls("text", text.strip())
-        if isinstance(text, dict) and len(text) == 1:
-            kind, value = next(iter(text.items()))
+        if isinstance(raw, Secret):
+            return raw
+        if isinstance(raw, str):
+            if not raw.strip():
+                raise ValueError(f"{_EXPECTED}, found empty text")
+            return cls("text", raw.strip())
+        if isinstance(raw, dict) and len(raw) == 1:
+            kind, value = next(iter(raw.items()))
             if kind in ("env", "file") and isinstance(value, str) and value and "\0" not in value:
                 return cls("env" if kind == "env" else "file", value)
-        raise ValueError(f"{_EXPECTED}, found something else")
+        raise ValueError(f"{_EXPECTED}, found another value")
 
     def reveal(self) -> str:
         """Return its present value, without white space around it.
@@ -59,7 +59,7 @@ class Secret:
         if self._kind == "env":
             value = os.environ.get(self._value, "").strip()
             if not value:
-                missing = "an empty one" if self._value in os.environ else "no such variable"
+                missing = "an empty value" if self._value in os.environ else "no such variable"
                 raise SecretMissing(where=f"the environment variable {self._value}", found=missing)
         return value
 
@@ -70,9 +70,9 @@ class Secret:
         except OSError as error:
             raise SecretMissing(where=where, found=error.strerror or type(error).__name__) from None
         except UnicodeDecodeError:
-            raise SecretMissing(where=where, found="something that is not UTF-8") from None
+            raise SecretMissing(where=where, found="content that is not UTF-8") from None
         if not value:
-            raise SecretMissing(where=where, found="nothing in it")
+            raise SecretMissing(where=where, found="an empty file")
         return value
 
     def __repr__(self) -> str:

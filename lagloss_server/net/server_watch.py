@@ -45,7 +45,7 @@ class ServerWatch:
         self.loop = ServerLoop(server, ANSWER_LIMIT_S)
         self._answers = answers
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"watch of {server}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"health check of {server}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -79,13 +79,13 @@ class SmtpServer:
             return self._deliver(sender, recipients, mail)
         except smtplib.SMTPResponseException as error:
             reply = self._reply(error.smtp_code, error.smtp_error)
-            error_text = f"the mail server answered {reply}"
+            error_text = f"the mail server replied {reply}"
             # code -1 stands for a line that is no SMTP
             return Refused(error_text) if 500 <= reply.code < 600 else TryLater(error_text)
         except smtplib.SMTPNotSupportedError as error:
             return Refused(f"the mail server lacks a required feature: {self._redacted(error)}")
         except TimeoutError:
-            return TryLater("the mail server did not answer in time")
+            return TryLater("the mail server did not respond in time")
         except (smtplib.SMTPException, OSError, ValueError) as error:  # ValueError: replies that are not SMTP
             return TryLater(f"{type(error).__name__}: {self._redacted(error)}")
 
@@ -132,7 +132,7 @@ class _Session(smtplib.SMTP):
 
     def _connected(self, host: str, port: int) -> socket.socket:
         addresses = resolve_within(system_resolver, host, port, self._deadline)
-        failed = OSError("there is no address to connect to")
+        failed = OSError("the mail server's host name has no address")
         for tried, address in enumerate(addresses):
             try:
                 return socket.create_connection((address, port), self._deadline.left_s() / (len(addresses) - tried))

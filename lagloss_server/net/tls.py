@@ -18,5 +18,7 @@ def add_ca_file(context: ssl.SSLContext, ca_file: Path | None) -> ssl.SSLContext
         try:
             context.load_verify_locations(ca_file)
         except OSError as error:  # includes SSLError, for a file without certificates
-            raise UnusableReceiver(problem=f"expected certificates in caFile {ca_file}, found {error}") from None
+            raise UnusableReceiver(
+                problem=f"expected readable certificates in caFile {ca_file}, found {error}"
+            ) from None
     return context

@@ -60,9 +60,11 @@ class Room:
         if self.is_read_only:
             return DiskUnwritable(path=self.folder, detail=os.strerror(errno.EROFS))
         if self.free_mb < FULL_MB:
-            return DiskFull(path=self.folder, detail=f"{self.free_mb} MB are free, {FULL_MB} are needed")
+            return DiskFull(
+                path=self.folder, detail=f"expected at least {FULL_MB} MB of free space, found {self.free_mb} MB"
+            )
         if self.files is not None and self.files < FULL_INODES:
-            return DiskFull(path=self.folder, detail=f"its inodes are used up, {self.files} are left")
+            return DiskFull(path=self.folder, detail=f"no inodes left ({self.files} free)")
         return None
 
     @property
@@ -70,7 +72,7 @@ class Room:
         """The text of a warning below LOW_SHARE; None above."""
         if self.free_share >= LOW_SHARE:
             return None
-        what = "room" if self.files is None else "room or inodes"
+        what = "space" if self.files is None else "space or inodes"
         return f"the disk of {self.folder} has {self.free_share:.1%} of its {what} free ({self.free_mb} MB)"
 
 

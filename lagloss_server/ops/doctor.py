@@ -40,11 +40,11 @@ from lagloss_server.store.migrate import revisions
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import some_of
 
-NO_SPARK: Final = "not needed: without Spark this installation runs no aggregator, broker or demo"
-SET_ASIDE: Final = re.compile("set.aside")
+NO_SPARK: Final = "not needed: this installation has no Spark, so it cannot run the aggregator, broker or demo"
+SET_ASIDE: Final = re.compile("unreadable|set_aside")
 """In the answer of a service that is well, and does not do all of its work."""
 SERVICES: Final = ("aggregator", "alerting", "taps", "collector", "dashboard")
-_DISK_FIRST: Final = "see to the disk first: once it can be written to, `lagloss up` starts its servers again"
+_DISK_FIRST: Final = "fix the disk first; `lagloss up` restarts its servers once the disk is writable"
 CLOCK_WARN_MS: Final = 1_000
 CLOCK_FAIL_MS: Final = 30_000
 """Half of the default grace: further apart, windows close before their beacons have arrived."""
@@ -120,8 +120,10 @@ def check_jars(settings: Settings) -> list[Check]:
     bad = [jar.name for jar in locked if jars.differs(jar, root)]
     if bad:
         todo = "run `make setup` or `python -m lagloss_server.ops.jars`"
-        return [Check("jars", "fail", f"{len(bad)} of {len(locked)} missing or damaged: {', '.join(bad[:3])}", todo)]
-    return [Check("jars", "ok", f"{len(locked)} as locked in {root}")]
+        return [
+            Check("jars", "fail", f"{len(bad)} of {len(locked)} are missing or damaged: {', '.join(bad[:3])}", todo)
+        ]
+    return [Check("jars", "ok", f"{len(locked)} jars in {root} match jars.lock")]
 
 
 def check_kafka(settings: Settings) -> list[Check]:
@@ -135,7 +137,7 @@ def check_kafka(settings: Settings) -> list[Check]:
         if topic in listed:
             checks.append(_judge_topic(admin, topic, len(listed[topic].partitions)))
         else:
-            todo = "run `python -m lagloss_server.ops.prepare` or `lagloss up`; an ACL must allow DESCRIBE"
+            todo = "run `python -m lagloss_server.ops.prepare` or `lagloss up`, and check that an ACL allows DESCRIBE"
             checks.append(Check(topic, "fail", "missing", todo))
     return [*checks, _check_kafka_clock(bootstrap, admin)]
 
@@ -186,7 +188,7 @@ def check_database(settings: Settings) -> list[Check]:
     return [
         Check("PostgreSQL", "ok", f"version {version}"),
         _judge_tables(revision),
-        _judge_clock("clock of PostgreSQL", ahead_ms),
+        _judge_clock("PostgreSQL clock", ahead_ms),
         _judge_quarantine({row[0]: row[1] for row in reasons}),
         _judge_set_aside([f"{row.kind} {row.pipeline}/{row.item} ({row.error})" for row in failed]),
     ]
@@ -202,8 +204,8 @@ def check_rows(settings: Settings) -> list[Check]:
     finally:
         store.close()
     if not unreadable:
-        return [Check("stored rows", "ok", "all can be read")]
-    todo = "upgrade this lagloss, or store them again; a pipeline waits for its definition: docs/upgrading.md"
+        return [Check("stored rows", "ok", "all readable")]
+    todo = "upgrade this lagloss or store them again; pipelines with an unreadable definition wait (docs/upgrading.md)"
     return [Check("stored rows", "warn", f"{len(unreadable)}: {some_of([str(row) for row in unreadable])}", todo)]
 
 
@@ -218,7 +220,7 @@ def check_taps(settings: Settings) -> list[Check]:
     finally:
         store.close()
     if not taps:
-        return [Check("taps", "ok", "no definition has any"), *rows]
+        return [Check("taps", "ok", "none defined"), *rows]
     return [*check_clusters(taps, settings), *rows]
 
 
@@ -260,7 +262,7 @@ def _judge_room(room: disk.Room) -> Check:
     if problem:
         return Check("disk", "fail", *str(problem).split(". ", 1))
     if room.warning is not None:
-        todo = "make room, or make the disk larger: Kafka and PostgreSQL stop when it is full"
+        todo = "free up space or enlarge the disk: Kafka and PostgreSQL stop when it is full"
         return Check("disk", "warn", room.warning, todo)
     return Check("disk", "ok", f"{room.free_mb} MB free in {room.folder}")
 
@@ -277,18 +279,18 @@ def _check_service(name: str, settings: Settings) -> Check:
     if name == "dashboard":
         url = settings.dashboard_health_url or url
     if not url:
-        return Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL")
+        return Check(name, "warn", "unknown address", "start `lagloss up`, or set the LAGLOSS_…_URL of this service")
     try:
         answer = httpx2.get(f"{url.rstrip('/')}/healthz", params={"exclude": LEASE}, timeout=TIMEOUT_S)
         good = answer.status_code == httpx2.codes.OK
         is_noted = SET_ASIDE.search(answer.text) is not None
-        answer_text = f"{url} answers {answer.status_code}" + (f", {answer.text}" if is_noted or not good else "")
+        answer_text = f"{url} returned {answer.status_code}" + (f", {answer.text}" if is_noted or not good else "")
     except httpx2.HTTPError as error:
         good, is_noted, answer_text = False, False, f"{url}: {error}"
     if good:
         return Check(name, "warn" if is_noted else "ok", answer_text, _see_log(name, settings) if is_noted else "")
     if name == "dashboard" and not settings.dashboard_health_url and _runs_elsewhere(settings):
-        todo = "this is its address for browsers; set LAGLOSS_DASHBOARD_HEALTH_URL to one that leads there from here"
+        todo = "this is the address for browsers; set LAGLOSS_DASHBOARD_HEALTH_URL to one that this machine can reach"
         return Check(name, "warn", answer_text, todo)
     return Check(name, "fail", answer_text, _see_log(name, settings))
 
@@ -304,20 +306,24 @@ def _judge_topic(admin: AdminClient, topic: str, partitions: int) -> Check:
         wrong = wrong_settings(admin, topic)
     except KafkaException as error:
         problem = needs(kafka_error(error), "DESCRIBE_CONFIGS", f"topic {topic}").str()
-        return Check(topic, "warn", f"{partitions} partitions; settings unknown: {problem}", "see docs/kafka.md, ACLs")
+        return Check(
+            topic, "warn", f"{partitions} partitions; cannot read its settings: {problem}", "see docs/kafka.md (ACLs)"
+        )
     if not wrong:
         return Check(topic, "ok", f"{partitions} partitions")
     problem = ", ".join(f"{key}={value}" for key, value in wrong.items())
     todo = ", ".join(f"{key}={value}" for key, value in relied_on(topic).items())
-    return Check(topic, "fail", problem, f"delete the topic, or alter it: {todo}")
+    return Check(topic, "fail", problem, f"delete the topic, or change its settings: {todo}")
 
 
 def _judge_clock(name: str, ahead_ms: float) -> Check:
-    difference = f"{abs(ahead_ms):.0f} ms {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
+    difference = f"{abs(ahead_ms):.0f} ms {'ahead of' if ahead_ms > 0 else 'behind'} this machine's clock"
     if abs(ahead_ms) < CLOCK_WARN_MS:
         return Check(name, "ok", difference)
     verdict: Verdict = "fail" if abs(ahead_ms) >= CLOCK_FAIL_MS else "warn"
-    return Check(name, verdict, difference, "let NTP (chrony, systemd-timesyncd) set the clock of both machines")
+    return Check(
+        name, verdict, difference, "synchronize the clocks of both machines with NTP (chrony, systemd-timesyncd)"
+    )
 
 
 def _judge_tables(revision: str | None) -> Check:
@@ -336,19 +342,21 @@ def _judge_quarantine(reasons: dict[str, int]) -> Check:
     if not reasons:
         return Check("quarantine", "ok", "empty")
     counts = ", ".join(f"{reason}: {count}" for reason, count in reasons.items())
-    return Check("quarantine", "warn", counts, "table `quarantine` holds topic, partition and offset of bad records")
+    return Check(
+        "quarantine", "warn", counts, "see table `quarantine` for the topic, partition and offset of each bad record"
+    )
 
 
 def _judge_set_aside(failed: Sequence[str]) -> Check:
     if not failed:
-        return Check("set aside", "ok", "nothing")
+        return Check("failed work", "ok", "none")
     summary = f"{len(failed)}: {failed[0]}" + (", ..." if len(failed) > 1 else "")
-    return Check("set aside", "warn", summary, "see the aggregator's log; `lagloss recompute` tries windows again")
+    return Check("failed work", "warn", summary, "see the aggregator's log; retry windows with `lagloss recompute`")
 
 
 def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
     """Compare the broker's clock with ours; it stamps a record of a temporary topic."""
-    name, topic = "clock of Kafka", f"lagloss.doctor.{uuid4().hex[:8]}"
+    name, topic = "Kafka clock", f"lagloss.doctor.{uuid4().hex[:8]}"
     stamps: list[int] = []
 
     def delivered(error: object, message: Message) -> None:
@@ -371,9 +379,11 @@ def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     except KafkaException as error:
         problem = needs(kafka_error(error), "CREATE and DELETE", "topics lagloss.doctor.*").str()
-        return Check(name, "warn", f"unknown: {problem}", "see docs/kafka.md, ACLs, or compare the clocks yourself")
+        return Check(name, "warn", f"unknown: {problem}", "see docs/kafka.md (ACLs), or compare the clocks manually")
     except TimeoutError:
-        return Check(name, "warn", f"unknown: no answer within {TIMEOUT_S:g} s", "run it again; the broker is busy")
+        return Check(
+            name, "warn", f"unknown: no response within {TIMEOUT_S:g} s", "run doctor again; the broker is busy"
+        )
     if not stamps:
-        return Check(name, "warn", "unknown: the broker accepted no record", "see the broker's log")
+        return Check(name, "warn", "unknown: the broker did not accept a record", "see the broker's log")
     return _judge_clock(name, stamps[0] - middle_ms)

@@ -171,7 +171,7 @@ def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> N
                 if bad:
                     _fetch_locked(jar_set, bad, root, report)
     except PermissionError as error:
-        raise JarsNotFetched(detail=f"{error.filename} cannot be written ({error.strerror})", log="none") from error
+        raise JarsNotFetched(detail=f"cannot write {error.filename} ({error.strerror})", log="none") from error
 
 
 def sha256_of(path: Path) -> str:
@@ -194,7 +194,7 @@ def _remove_bad(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
             continue
         bad.append(jar)
         if jar.path(root).exists():
-            report(f"{jar.name} is damaged (half-downloaded?): fetching it again", 0, 0)
+            report(f"{jar.name} is damaged, possibly an interrupted download: downloading it again", 0, 0)
             jar.path(root).unlink()
     return bad
 
@@ -206,7 +206,7 @@ def _fetch_locked(jar_set: JarSet, bad: list[LockedJar], root: Path, report: Rep
         for jar in bad:
             path = fetched / jar.name
             if not path.exists():
-                raise JarsNotFetched(detail=f"the registry did not serve {jar.name}", log=root / "fetch.log")
+                raise JarsNotFetched(detail=f"the repository did not provide {jar.name}", log=root / "fetch.log")
             sha256 = sha256_of(path)
             if sha256 != jar.sha256:
                 shutil.rmtree(ivy_cache, ignore_errors=True)
@@ -234,7 +234,7 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
     ]
     log_path = jars_dir() / "fetch.log"
     done = 0
-    report(f"fetching the {jar_set.name} jars: resolving dependencies", 0, expected)
+    report(f"downloading the {jar_set.name} jars: resolving dependencies", 0, expected)
     with (
         log_path.open("w") as log,
         start(
@@ -260,7 +260,9 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
         problems = [
             line.strip() for line in log_path.read_text().splitlines() if re.search("UNRESOLVED|FAILED|rror", line)
         ]
-        raise JarsNotFetched(detail=problems[-1] if problems else f"Ivy ended with {ivy.returncode}", log=log_path)
+        raise JarsNotFetched(
+            detail=problems[-1] if problems else f"Ivy exited with code {ivy.returncode}", log=log_path
+        )
     return out
 
 
@@ -295,9 +297,7 @@ def _silent(line: str, done: int, total: int) -> None:
 
 def write_lock(path: Path, sets: tuple[JarSet, ...] = SETS) -> None:
     """Fetch these sets anew and write the result as their lock, for a maintainer who changed a version."""
-    lines = [
-        "# SHA-256 of every jar, as sha256sum prints it. Written by `make lock`; jars.py beside it says which and why."
-    ]
+    lines = ["# SHA-256 of every jar, as sha256sum prints it. Written by `make lock`; see jars.py for the reasons."]
     for jar_set in sets:
         with tempfile.TemporaryDirectory(dir=jars_dir(), prefix=".fetched-") as scratch:
             out = _fetch(jar_set, Path(scratch) / "ivy", Path(scratch), 0, lambda line, *_: print(line))  # noqa: T201
@@ -331,10 +331,12 @@ def shown_progress(console: Console) -> Iterator[Report]:
 def main() -> int:
     """Fetch the jars; return exit code 0, or an error's."""
     parser = argparse.ArgumentParser(
-        prog="python -m lagloss_server.ops.jars", description="fetch the jars lagloss needs"
+        prog="python -m lagloss_server.ops.jars", description="download the jars that lagloss needs"
     )
-    parser.add_argument("--lock", action="store_true", help="rewrite jars.lock from the registry")
-    parser.add_argument("set", nargs="?", choices=[jar_set.name for jar_set in SETS], help="only these; by default all")
+    parser.add_argument("--lock", action="store_true", help="rewrite jars.lock from the repository")
+    parser.add_argument(
+        "set", nargs="?", choices=[jar_set.name for jar_set in SETS], help="sets of jars to download (default: all)"
+    )
     arguments = parser.parse_args()
     sets = tuple(jar_set for jar_set in SETS if arguments.set in (None, jar_set.name))
     console = Console(stderr=True)
@@ -350,7 +352,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("interrupted; run it again to resume", style="yellow")
         return 130
-    console.print(f"jars: {sum(len(jar_set.locked()) for jar_set in sets)} in place")
+    console.print(f"jars: {sum(len(jar_set.locked()) for jar_set in sets)} ready")
     return 0
 
 

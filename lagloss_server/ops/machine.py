@@ -29,7 +29,7 @@ def python_problems() -> Iterator[str]:
     """Yield the problems with the Python that runs this."""
     if sys.version_info < MIN_PYTHON:
         yield (
-            "Python 3.11 or newer is needed, found {} at {}. Install one, or name it: make setup PYTHON=path"
+            "Expected Python 3.11 or newer, found {} at {}. Install one, or select one: make setup PYTHON=path"
         ).format(sys.version.split()[0], sys.executable)
     elif importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
         yield "Python's venv module is missing. Install it (Debian: apt-get install python3-venv)"
@@ -41,8 +41,8 @@ def java_problems() -> Iterator[str]:
     version = java_version(java) if java else None
     if version is None or version < MIN_JAVA:
         yield (
-            "Java 17 or newer is needed, found {}. Install it (Debian: apt-get install default-jre-headless) "
-            "or set JAVA_HOME to one"
+            "Expected Java 17 or newer, found {}. Install it (Debian: apt-get install default-jre-headless) "
+            "or set JAVA_HOME to its directory"
         ).format(java_found(java, version))
 
 
@@ -75,14 +75,14 @@ def java_found(java: Optional[str], version: Optional[int]) -> str:
     """Return the finding in place of a suitable Java, for a message."""
     if java is None:
         return "none"
-    return "{}, which does not run".format(java) if version is None else "Java {} at {}".format(version, java)
+    return "{}, which cannot be run".format(java) if version is None else "Java {} at {}".format(version, java)
 
 
 def memory_problems() -> Iterator[str]:
     """Yield a problem if this machine has too little memory for Kafka, PostgreSQL, Spark and the services."""
     memory = memory_mb()
     if memory is not None and memory < MIN_MEMORY_MB:
-        yield "{:.1f} GB of memory are needed, found {:.1f}. Use a larger machine, or raise its limit".format(
+        yield "Expected at least {:.1f} GB of memory, found {:.1f}. Use a larger machine or raise its limit".format(
             MIN_MEMORY_MB / 1000, memory / 1000
         )
 
@@ -116,7 +116,7 @@ def disk_problems(folder: str, needed_mb: int) -> Iterator[str]:
     """Yield a problem if `folder` has less than `needed_mb` MB free."""
     free_mb = free_disk_mb(folder)
     if free_mb < needed_mb:
-        yield "{:.1f} GB of free disk are needed in {}, found {:.1f}. Free some, or use another folder".format(
+        yield "Expected {:.1f} GB of free disk space in {}, found {:.1f}. Free some, or use another folder".format(
             needed_mb / 1000, os.path.abspath(folder), free_mb / 1000
         )
 
@@ -128,8 +128,8 @@ def port_problems() -> Iterator[str]:
         port = os.environ.get(variable, "")
         if port.isdigit() and 0 < int(port) < 65536 and not port_is_free(int(port)):
             yield (
-                "Port {} ({}) is taken by another process. Stop that (`ss -ltnp | grep :{}` names it), or choose "
-                "another port; 0 takes a free one"
+                "Port {} ({}) is used by another process. Stop it (`ss -ltnp | grep :{}` shows the process), or choose "
+                "another port; 0 selects a free one"
             ).format(port, variable, port)
 
 
@@ -156,5 +156,5 @@ def setup_problems(folder: str) -> Iterator[str]:
 if __name__ == "__main__":
     missing = list(setup_problems(sys.argv[1]))
     for line in missing:
-        sys.stderr.write("set-up: {}\n".format(line))
+        sys.stderr.write("setup: {}\n".format(line))
     sys.exit(3 if missing else 0)

@@ -253,4 +253,4 @@ def log_tail(log_path: Path, lines: int = 3) -> str:
         text = log_path.read_text(errors="replace")
     except OSError:
         return "no log"
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-lines:]) or "its log is empty"
+    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-lines:]) or "the log is empty"

@@ -37,7 +37,7 @@ def recompute(settings: Settings, store: Store, pipeline: str, from_s: int, to_s
         now = time.monotonic()
         if now - requested_s > ANSWER_TIMEOUT_S:
             raise ServerNotReady(
-                server="the aggregator", detail=f"no answer within {ANSWER_TIMEOUT_S} s", log="its own"
+                server="the aggregator", detail=f"no response within {ANSWER_TIMEOUT_S} s", log="its own"
             )
         say(_progress_text(recompute_requests.progress_of(store, request)))
         try:
@@ -46,7 +46,7 @@ def recompute(settings: Settings, store: Store, pipeline: str, from_s: int, to_s
         except ServerNotReady:
             if now - seen_s > ABSENT_AT_MOST_S:
                 raise
-            say("the aggregator does not answer; it continues once it runs again")
+            say("the aggregator does not respond; recomputing continues once it runs again")
         time.sleep(POLL_S)
     if not answer["windows"] and not answer["sealed"]:
         raise NotEnoughData(detail=f"{pipeline} has no closed window from {rfc3339(from_s)} to {rfc3339(to_s)}.")

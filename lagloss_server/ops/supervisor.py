@@ -123,13 +123,13 @@ class Service:
             pause_s = min(MAX_PAUSE_S, 2.0 ** (self.deaths - 1))
             self._restart_at = now + pause_s
             code = self.process.returncode if self.process else "?"
-            say(f"{self.name} died ({_exit_cause(code)}), restarting it in {pause_s:.0f} s; log: {self.log_path}")
+            say(f"{self.name} died ({_exit_cause(code)}); restarting it in {pause_s:.0f} s; log: {self.log_path}")
         elif now >= self._restart_at:
             try:
                 self.start()
             except OSError as error:  # of a full disk, on which its log cannot be made
                 self._restart_at = now + MAX_PAUSE_S
-                say(f"{self.name} cannot be restarted ({error}), trying again in {MAX_PAUSE_S:.0f} s")
+                say(f"cannot restart {self.name} ({error}); retrying in {MAX_PAUSE_S:.0f} s")
             else:
                 say(f"{self.name} restarted")
 
@@ -139,7 +139,7 @@ class Service:
             return
         is_live = _status(self.live_url, LIVE_TIMEOUT_S) not in (None, httpx2.codes.SERVICE_UNAVAILABLE)
         if self._live_watch.looked(now, is_live):
-            say(f"{self.name} hangs: {self.live_url} does not answer 200; ending it")
+            say(f"{self.name} hangs: {self.live_url} does not return 200; stopping it")
             terminate(process, END_S)
 
 
@@ -180,7 +180,7 @@ def start_all(services: Iterable[Service], timeout_s: float, say: Say) -> None:
                 say(f"{service.name} ready after {time.monotonic() - began:.1f} s")
                 waiting.remove(service)
         if waiting and time.monotonic() > deadline:
-            detail = f"no good answer within {timeout_s:.0f} s: {log_tail(waiting[0].log_path)}"
+            detail = f"not healthy within {timeout_s:.0f} s: {log_tail(waiting[0].log_path)}"
             raise ServerNotReady(server=waiting[0].name, detail=detail, log=waiting[0].log_path)
         time.sleep(0.1)
 

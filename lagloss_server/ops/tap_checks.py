@@ -23,7 +23,7 @@ from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
 from lagloss_server.store.tap_rows import read_taps_of
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-_ACLS: Final = "see docs/kafka.md, ACLs"
+_ACLS: Final = "see docs/kafka.md (ACLs)"
 
 
 def check_clusters(taps: Iterable[Tap], settings: Settings) -> list[Check]:
@@ -55,14 +55,16 @@ def check_tap_rows(engine: Engine) -> list[Check]:
     with engine.connect() as connection:
         waiting = [f"{_named(tap)}: {row.trouble}" for tap, row in read_taps_of(connection.execute(waits))]
         records = [
-            f"{row.records} {row.reason} of {_named(tap)}, such as {row.partition}@{row.offset}"
+            f"{row.records} {row.reason} of {_named(tap)}, for example {row.partition}@{row.offset}"
             for tap, row in read_taps_of(connection.execute(bad))
         ]
     checks = []
     if waiting:
-        checks.append(Check("waiting taps", "warn", _first(waiting), "see the log of the taps and the health page"))
+        checks.append(
+            Check("waiting taps", "warn", _first(waiting), "see the log of the taps service and the health page")
+        )
     if records:
-        todo = "see the pipeline's page; docs/taps.md has the reasons"
+        todo = "see the pipeline's page; docs/taps.md explains the reasons"
         checks.append(Check("unreadable records", "warn", _first(records), todo))
     return checks
 
@@ -79,7 +81,7 @@ def _check_cluster(cluster_: Cluster, cluster: str, taps: Sequence[Tap]) -> Iter
         places = {place for tap in taps if tap.topic == topic and tap.group is None for place in tap.places}
         yield _judge_topic(f"topic {topic}{on}", topic, described[topic], configs.get(topic), is_sent_to=bool(places))
     if groups:
-        yield _judge_commit_log(f"commits of groups{on}", described[OFFSETS_TOPIC])
+        yield _judge_commit_log(f"group commits{on}", described[OFFSETS_TOPIC])
         yield from _judge_groups(cluster_, groups, taps, on)
 
 
@@ -111,30 +113,30 @@ def _judge_topic(name: str, topic: str, described: Any, config: Any, *, is_sent_
     """Judge a topic by its description and settings; `is_sent_to`: its records are the beacons of an `out`."""
     if isinstance(described, KafkaException):
         problem = needs(kafka_error(described), "DESCRIBE", f"topic {topic}").str()
-        return Check(name, "fail", problem, f"make the topic, or mend the definition's tap; {_ACLS}")
+        return Check(name, "fail", problem, f"create the topic, or fix the tap in the definition; {_ACLS}")
     if not _may_read(described):
-        return Check(name, "fail", f"an ACL is missing, READ on topic {topic} is not allowed", _ACLS)
+        return Check(name, "fail", f"READ on topic {topic} is not allowed: an ACL is missing", _ACLS)
     problem = f"{len(described.partitions)} partitions"
     if isinstance(config, KafkaException):
         why = needs(kafka_error(config), "DESCRIBE_CONFIGS", f"topic {topic}").str()
-        return Check(name, "warn", f"{problem}; settings unknown: {why}", _ACLS)
+        return Check(name, "warn", f"{problem}; cannot read its settings: {why}", _ACLS)
     if is_sent_to and config["message.timestamp.type"].value != "LogAppendTime":
-        problem += "; CreateTime: lags at its `out` are by the producers' clocks"
+        problem += "; CreateTime: lags at its `out` depend on the producers' clocks"
     if "compact" in config["cleanup.policy"].value.split(","):
-        problem += (
-            "; compacted: a set difference with it means nothing, since records go once a newer one has their key"
+        problem += "; compacted: losses cannot be measured, since records are removed once a newer one has their key"
+        return Check(
+            name, "warn", problem, "tap a topic with cleanup.policy=delete, or treat losses at this topic as unknown"
         )
-        return Check(name, "warn", problem, "tap a topic with cleanup.policy=delete, or take losses there for unknown")
     return Check(name, "ok", problem)
 
 
 def _judge_commit_log(name: str, described: Any) -> Check:
     """Judge whether commits come with their times."""
     if not isinstance(described, KafkaException) and _may_read(described):
-        return Check(name, "ok", f"read from {OFFSETS_TOPIC}, with their times")
+        return Check(name, "ok", f"read from {OFFSETS_TOPIC}, with exact times")
     error = kafka_error(described) if isinstance(described, KafkaException) else None
     why = f"READ on topic {OFFSETS_TOPIC} is not allowed" if error is None else error.str()
-    polled = f"polled: a record counts as taken in when that was asked, up to a second late; {why}"
+    polled = f"polled: times of receipt can be up to a second late; {why}"
     return Check(name, "warn", polled, f"allow READ and DESCRIBE on topic {OFFSETS_TOPIC}; {_ACLS}")
 
 
@@ -157,9 +159,7 @@ def _judge_groups(cluster_: Cluster, groups: Sequence[str], taps: Sequence[Tap],
             if all(counts.values()):
                 yield Check(name, "ok", summary)
             else:
-                todo = (
-                    "see that its consumers run, and that it is the group's name; a tap sees what is committed to Kafka"
-                )
+                todo = "check the group name and that its consumers run; taps only see offsets committed to Kafka"
                 yield Check(name, "warn", summary, todo)
 
 

@@ -145,7 +145,7 @@ class ServiceStack:
         if retry_at is None:
             if all(process.poll() is None for process in server.processes):
                 return
-            self._say(f"{name} died, restarting it; log: {server.log_path}")
+            self._say(f"{name} died; restarting it; log: {server.log_path}")
         elif time.monotonic() < retry_at:
             return
         try:
@@ -153,7 +153,9 @@ class ServiceStack:
             server.start()
         except (DiskUnusable, AlreadyRunning) as error:
             self._retry_at[server] = time.monotonic() + SERVER_RETRY_S
-            self._say(f"{name} waits: {error} All else keeps running, and {name} is tried each {SERVER_RETRY_S:.0f} s.")
+            self._say(
+                f"{name} is not running: {error} The rest keeps running; retrying {name} every {SERVER_RETRY_S:.0f} s."
+            )
         else:
             self._retry_at.pop(server, None)
             self._say(f"{name} restarted")

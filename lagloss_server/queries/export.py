@@ -98,7 +98,7 @@ class WindowExport:
             import pyarrow as pa
             from pyarrow import parquet
         except ImportError as error:
-            raise NotebookMissing(what="Parquet", package="pyarrow", instead=", or take csv or json") from error
+            raise NotebookMissing(what="Parquet", package="pyarrow", instead=", or use csv or json") from error
         texts = {name: pa.string() for name in COLUMNS}
         special = {"places": pa.list_(pa.string()), **dict.fromkeys(_NUMBERS, pa.float64())}
         moments = dict.fromkeys(_MOMENTS, pa.timestamp("ms", "UTC"))

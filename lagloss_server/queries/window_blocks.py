@@ -150,11 +150,11 @@ def window_ranges(
     """
     named, sample = store.tallied(pipeline, window_start_s)
     if not any(ranges for ranges, _ in named):
-        raise NotEnoughData(detail=f"no tally of {pipeline} covers the window {rfc3339(window_start_s)}.")
+        raise NotEnoughData(detail=f"{pipeline} has no tallies for window {rfc3339(window_start_s)}.")
     watermarks = log.watermarks()
     ranges = merge_ranges(believed(log, pipeline, window_start_s, named))
     if store.is_sealed(pipeline, window_start_s) or records_in(clamp(ranges, watermarks)) < records_in(ranges):
-        raise NotEnoughData(detail=f"the log no longer holds all blocks of the window {rfc3339(window_start_s)}.")
+        raise NotEnoughData(detail=f"some blocks of window {rfc3339(window_start_s)} are no longer in the log.")
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     with store.engine.connect() as connection:
         emitters = read_emitters(connection, [pipeline], now_ms)[pipeline]

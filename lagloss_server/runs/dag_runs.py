@@ -149,9 +149,9 @@ class DagRun:
 
     @property
     def duration_words(self) -> str:
-        """Return how long it took, as people read it: `24.5 s`, or `1.1 s (again)` of a rerun."""
+        """Return how long it took, as people read it: `24.5 s`, or `1.1 s (rerun)` of a rerun."""
         took = fmt.duration(self.duration_ms)
-        return f"{took} (again)" if self.is_rerun and self.has_ended else took
+        return f"{took} (rerun)" if self.is_rerun and self.has_ended else took
 
     @property
     def delay_ms(self) -> int | None:
@@ -428,7 +428,7 @@ def why_bad(job: JobSpec, run: DagRun) -> str | None:
         return None
     first = bad[0] if bad else None
     if first is None:
-        text = f"{run.dag} failed, no task of it is known to have"
+        text = f"{run.dag} failed, but no failed task was reported"
     else:
         tries = f" after {first.number} tries" if first.number > 1 else ""
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
@@ -436,7 +436,7 @@ def why_bad(job: JobSpec, run: DagRun) -> str | None:
         own = [task_try for task_try in run.last_tries if task_try.task == job.task]
         if own and first.task != job.task and all(task_try.state == "success" for task_try in own):
             text += f" although {job.task} succeeded"
-    return f"{text}, and the run counts as a success" if run.state == "success" else text
+    return f"{text}, but the run counts as a success" if run.state == "success" else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class Wholeness(TimeRange):
         if self.incomplete:
             return f"evidence is incomplete at {', '.join(self.incomplete)}"
         if self.missing > self.lost:
-            return f"{fmt.counted(self.missing - self.lost, 'message')} on the way"
+            return f"{fmt.counted(self.missing - self.lost, 'message')} in flight"
         return f"{fmt.count(self.lost)} of {fmt.counted(self.messages, 'message')} lost"
 
     def document(self) -> WholenessDocument:

@@ -55,7 +55,7 @@ class PeriodReading:
     def __post_init__(self) -> None:
         for edges in self.edges.values():
             if list(edges) != sorted(set(edges)) or len(edges) < 2:
-                raise ValueError(f"expected two or more edges in ascending order, found {edges}")
+                raise ValueError(f"expected at least two edges in ascending order, found {edges}")
         self._found = {name: [[] for _ in edges[1:]] for name, edges in self.edges.items()}
 
     def parts(self) -> dict[str, list[RangeTotal]]:

@@ -434,7 +434,9 @@ class Store:
 
 
 def _unknown_among(name: str, names: Sequence[str]) -> UnknownPipeline:
-    return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
+    return UnknownPipeline(
+        pipeline=name, known=f"existing pipelines: {', '.join(names)}" if names else "no pipelines exist yet"
+    )
 
 
 def read_basis(connection: Connection) -> int:
@@ -486,7 +488,7 @@ def _stored(row: Row[Any]) -> StoredPipeline:
         raise ValueError(f"expected applied_at in ms since the epoch, found {row.applied_at}")
     definition = Definition.of_stored(json.loads(row.definition))
     if definition.name != row.name:
-        raise ValueError("expected the definition to have the pipeline's name, found another one")
+        raise ValueError("expected a definition with the name of the pipeline, found a different name")
     _ = definition.graph, definition.taps  # which everything else builds on
     return StoredPipeline(row.name, row.version, row.applied_at, definition)
 

@@ -99,7 +99,7 @@ def _token(row: Row[Any]) -> Token:
     if len(row.secret_hash) != hashlib.sha256().digest_size:
         raise ValueError(f"expected a SHA-256, found {len(row.secret_hash)} bytes")
     if not all(0 <= at_ms < MAX_MOMENT_MS for at_ms in (row.created_at, row.revoked_at or 0)):
-        raise ValueError("expected times in ms since the epoch, found others")
+        raise ValueError("expected times in ms since the epoch, found invalid ones")
     return Token(row.id, row.pipeline, row.scope, row.rate, row.secret_hash, row.created_at, row.revoked_at)
 
 

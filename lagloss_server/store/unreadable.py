@@ -18,7 +18,7 @@ from lagloss_server.base.invalid import explain
 MAX_REASON: Final = 200
 SHOWN: Final = 20
 """Names that a text lists at most."""
-NEWER: Final = f"made by a newer version of lagloss than this {lagloss.__version__}"
+NEWER: Final = f"written by a newer version of lagloss than {lagloss.__version__}"
 RowKind = Literal["definition", "token", "silence", "user", "tap"]
 ResultKind = Literal["window", "rollup"]
 MAX_RESULTS: Final = 1_000
@@ -81,7 +81,7 @@ def reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         errors = error.errors(include_url=False, include_input=False)
         if any(error["loc"] == ("apiVersion",) and error["type"] == "literal_error" for error in errors):
-            return f"{NEWER}: another apiVersion"
+            return f"{NEWER}: unsupported apiVersion"
         unknown = next((error for error in errors if error["type"] == "extra_forbidden"), None)
         is_whole = not any(error["type"] == "missing" and len(error["loc"]) == 1 for error in errors)
         if unknown is not None and is_whole:
@@ -116,9 +116,9 @@ class UnreadableRows:
             before, now = self._rows.get(kind, frozenset()), frozenset(rows)
             self._rows = {**self._rows, kind: now}
         for row in sorted(now - before):
-            log.warning("row set aside", kind=kind, pipeline=row.pipeline, row=row.name, why=row.why)
+            log.warning("row unreadable", kind=kind, pipeline=row.pipeline, row=row.name, why=row.why)
         for row in sorted(before - now):
-            log.info("row no longer set aside", kind=kind, pipeline=row.pipeline, row=row.name)
+            log.info("row readable again", kind=kind, pipeline=row.pipeline, row=row.name)
 
     def __iter__(self) -> Iterator[UnreadableRow]:
         return iter(sorted([*(row for rows in self._rows.values() for row in rows), *RESULTS]))
@@ -126,7 +126,7 @@ class UnreadableRows:
     def health_note(self) -> str:
         """Return the text of a /healthz that is well."""
         rows = [str(row) for row in self]
-        return f"ok; set aside: {some_of(rows)}" if rows else "ok"
+        return f"ok; unreadable: {some_of(rows)}" if rows else "ok"
 
     def counts(self) -> dict[str, int]:
         """Return how many there are of each kind."""
@@ -151,7 +151,7 @@ class UnreadableResults:
             if self._rows.get(key) == row or len(self._rows) >= MAX_RESULTS:
                 return
             self._rows[key] = row
-        log.warning("row set aside", kind=kind, pipeline=pipeline, row=name, why=row.why)
+        log.warning("row unreadable", kind=kind, pipeline=pipeline, row=name, why=row.why)
 
     def clear(self, kind: ResultKind, pipeline: str, name: str) -> None:
         """Note that a row was read."""
@@ -160,7 +160,7 @@ class UnreadableResults:
         with self._lock:
             is_gone = self._rows.pop((kind, pipeline, name), None) is not None
         if is_gone:
-            log.info("row no longer set aside", kind=kind, pipeline=pipeline, row=name)
+            log.info("row readable again", kind=kind, pipeline=pipeline, row=name)
 
     def __iter__(self) -> Iterator[UnreadableRow]:
         with self._lock:

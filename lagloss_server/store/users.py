@@ -193,7 +193,7 @@ def _change(connection: Connection, name: str, **values: Any) -> None:
 
 def _unknown(connection: Connection, name: str) -> UnknownUser:
     names = [user.name for user in read(connection)]
-    return UnknownUser(name=name, known=f"are {', '.join(names)}" if names else "is none yet")
+    return UnknownUser(name=name, known=f"existing users: {', '.join(names)}" if names else "no users exist yet")
 
 
 def _hashed(password: str) -> str:

@@ -35,7 +35,7 @@ def openslo(pipelines: Iterable[StoredPipeline]) -> list[Document]:
         policy["alertPolicyRef"] for document in documents for policy in document["spec"].get("alertPolicies", ())
     }
     used = [policy for policy in policies if policy["metadata"]["name"] in referenced]
-    routes = "Notified by lagloss, by the routes of its alerting file."
+    routes = "lagloss notifies, using the routes of its alerting file."
     target = _object("AlertNotificationTarget", TARGET, TARGET, {"description": routes, "target": TARGET})
     return [*documents, *used, *([target] if used else [])]
 
@@ -77,7 +77,7 @@ def _objective(
     notes = about if destination is None else {**about, "lagloss/destination": destination}
     labels = {"pipeline": stored.name, **({} if destination is None else {"destination": destination})}
     indicator = {
-        "description": f"Share of {what}, of those of the newest closed minute.",
+        "description": f"Share of {what} in the newest closed minute.",
         "ratioMetric": _ratio(objective, labels),
     }
     yield _object("SLI", name, f"{where}: {what}", indicator, annotations=notes)
@@ -133,9 +133,7 @@ def _policy_name(spans: BurnSpans) -> str:
 
 def _policy(spans: BurnSpans) -> Document:
     name, short = _policy_name(spans), f"{spans.short_s // 60}m"
-    rule = (
-        f"The error budget burns more than {spans.times:g} times too fast over {spans.name} and over its last {short}."
-    )
+    rule = f"The burn rate of the error budget is above {spans.times:g} over {spans.name} and over its last {short}."
     condition = {
         "kind": "burnrate",
         "op": "gt",
@@ -149,7 +147,7 @@ def _policy(spans: BurnSpans) -> Document:
         "spec": {"description": rule, "severity": spans.severity, "condition": condition},
     }
     spec = {
-        "description": f"{rule} OpenSLO knows one span, so alertAfter stands for the short one.",
+        "description": f"{rule} OpenSLO supports one window, so alertAfter is the short one.",
         "alertWhenNoData": False,
         "alertWhenResolved": True,
         "alertWhenBreaching": True,

@@ -260,7 +260,7 @@ class Rollup(RollupCounts, frozen=True, omit_defaults=True):
 
     @property
     def reason_rows(self) -> list[ReasonRow]:
-        """Why messages were filtered or dead, most frequent first."""
+        """Why messages were filtered or dead-lettered, most frequent first."""
         return reason_rows(self.reasons, ((name, sums.beacons) for name, sums in self.checkpoints.items()))
 
     def headline(self) -> dict[str, Any]:

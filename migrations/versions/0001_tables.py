@@ -110,11 +110,11 @@ def _definitions() -> None:
         text("id", "public part of the token", key=True),
         text("pipeline"),
         text("scope", "intake, or admin: also the definition"),
-        bigint("rate", "beacons a second; null: no limit", null=True),
+        bigint("rate", "beacons per second; null: no limit", null=True),
         binary("secret_hash", "SHA-256 of the secret's text"),
         bigint("created_at", "epoch ms"),
         bigint("revoked_at", "epoch ms", null=True),
-        comment="Tokens that let clients of the collector in. Writer: lagloss token.",
+        comment="Tokens of the collector's clients. Writer: lagloss token.",
     )
 
 
@@ -124,14 +124,14 @@ def _reports() -> None:
         integer("topic_partition", key=True),
         bigint("next_offset"),
         text("topic_id"),
-        comment="Next offset to follow of each partition of the reports topic. Writer: follower.",
+        comment="Next offset to consume of each partition of the reports topic. Writer: follower.",
     )
     op.create_table(
         "deferred_reports",
         text("pipeline", key=True),
         integer("topic_partition", key=True),
-        bigint("next_offset", "of the first that is not followed yet"),
-        comment="Reports of a pipeline that are followed later, up to reports_position. Writer: follower.",
+        bigint("next_offset", "of the first report that is not consumed yet"),
+        comment="Deferred reports of a pipeline, up to reports_position. Writer: follower.",
     )
     op.create_table(
         "emitter",
@@ -147,7 +147,7 @@ def _reports() -> None:
         bigint("appended_at", "epoch ms: append time of the last report"),
         bigint("skew_ms", "smallest append time - sent_at in its last minute of reports", default="0"),
         jsonb("skew", "Skew: [[minute, ms], ...]", default="[]"),
-        boolean("resumes", "it observes again what it had in hand", default="false"),
+        boolean("resumes", "it observes again the messages that were in flight", default="false"),
         jsonb("inputs", "lanes of its node's input that it reported", default="[]"),
         jsonb("labels", "of its deployment", default="{}"),
         comment="The newest report of each emitter. Writer: follower.",
@@ -158,7 +158,7 @@ def _reports() -> None:
         text("pipeline", key=True),
         text("checkpoint", key=True),
         text("lane", key=True),
-        binary("holder", "emitter of work in hand; empty for ordered inputs", key=True),
+        binary("holder", "emitter of messages in flight; empty for ordered inputs", key=True),
         bigint("until", "epoch ms"),
         binary("reporter", "emitter that reported it", default=""),
         bigint("appended_at", "position in the reports log: append time, partition, offset"),
@@ -198,7 +198,7 @@ def _reports() -> None:
         text("name", "of a replay or lane, else empty", key=True),
         binary("emitter", "who named it first"),
         bigint("since", "epoch ms: append time of the report that named it first"),
-        comment="Names in reports that no definition has, kept up to a limit. Writer: follower.",
+        comment="Undeclared names in reports, stored up to a limit. Writer: follower.",
     )
 
 
@@ -216,16 +216,16 @@ def _windows() -> None:
         bigint("lost_min"),
         bigint("lost_max"),
         bigint("on_time", "of these, delivered within the lag target", default="0"),
-        bigint("on_time_of", "messages - filtered - dead; 0 if not known", default="0"),
+        bigint("on_time_of", "messages - filtered - dead; 0 if unknown", default="0"),
         double("e2e_p95_ms", null=True),
         boolean("history", "all its emitters started after its end: a back-fill"),
         bigint("closed_at", "epoch ms of this revision"),
-        bigint("judged_at", "epoch ms: newest moment the result was found to hold"),
-        bigint("basis", "position in the reports up to which the result knows"),
-        bigint("deadline", "epoch ms: when to judge again; null when nothing can change", null=True),
+        bigint("judged_at", "epoch ms: latest time at which the result was confirmed"),
+        bigint("basis", "position in the reports that the result is based on"),
+        bigint("deadline", "epoch ms: when to evaluate again; null if nothing can change", null=True),
         jsonb("log_start", "[[partition, lowest offset its blocks need], ...]"),
         binary("document", "the result as windows --json prints it, packed"),
-        double("stale_ms", "largest staleness of a checkpoint; null: not known", null=True),
+        double("stale_ms", "largest staleness of a checkpoint; null: unknown", null=True),
         binary("facts", "WindowFacts, packed"),
         comment="The newest result of each closed window. Writer: closer. Result columns: see Window.",
         **BY_DAY,
@@ -251,15 +251,15 @@ def _windows() -> None:
         text("pipeline", key=True),
         bigint("window_start", "epoch s", key=True),
         bigint("id_hash", "xxh3_64 read as signed", key=True),
-        text("message_id", "null where the name is not known", null=True),
+        text("message_id", "null if the name is unknown", null=True),
         text("pattern", "presence pattern, hex"),
         text("kind", "lost, perhaps, overdue or pending"),
         jsonb("places"),
         text("last_checkpoint"),
         double("last_seen_ms", "epoch ms"),
-        text("trace_id", "of W3C's traceparent, hex; null where it is not known", null=True),
+        text("trace_id", "of W3C's traceparent, hex; null if unknown", null=True),
         text("span_id", "of W3C's traceparent, hex", null=True),
-        binary("emitter", "of its beacon at last_checkpoint; null where not known", null=True),
+        binary("emitter", "of its beacon at last_checkpoint; null if unknown", null=True),
         comment="Missing messages of each window, 1,000 at most. Writer: closer.",
         **BY_DAY,
     )
@@ -269,7 +269,7 @@ def _windows() -> None:
         text("pipeline", key=True),
         bigint("window_start", "epoch s", key=True),
         binary("packed", "PickedMessages"),
-        comment="What is known one by one of a window's messages, bad ones and some good. Writer: closer.",
+        comment="Individually examined messages of a window: the bad ones and some good ones. Writer: closer.",
         **BY_DAY,
     )
     op.create_table(
@@ -277,7 +277,7 @@ def _windows() -> None:
         integer("topic_partition", key=True),
         bigint("next_offset"),
         text("topic_id"),
-        comment="Next offset of the beacons topic whose key nobody looked at yet. Writer: closer.",
+        comment="Next offset of the beacons topic whose key is to be checked. Writer: closer.",
     )
     op.create_table(
         "recompute_request",
@@ -286,9 +286,9 @@ def _windows() -> None:
         bigint("from_s"),
         bigint("to_s"),
         moment("requested_at", default=NOW),
-        jsonb("progress", "how far the closer has come", null=True),
+        jsonb("progress", "progress of the closer", null=True),
         jsonb("answer", null=True),
-        comment="Windows to close again. Writers: lagloss recompute asks, closer answers.",
+        comment="Requests to recompute windows. Writers: lagloss recompute (request), closer (progress).",
     )
     op.create_table(
         "set_aside",
@@ -298,7 +298,7 @@ def _windows() -> None:
         text("error", "the first line of it"),
         bigint("failed_at", "epoch ms, of the last try"),
         integer("tries"),
-        comment="Work that failed for a reason that waiting does not mend. Writer: aggregator.",
+        comment="Work that failed for a reason that retrying does not fix. Writer: aggregator.",
     )
 
 
@@ -321,9 +321,9 @@ def _rollups() -> None:
         bigint("on_time", "as in window", default="0"),
         bigint("on_time_of", "as in window", default="0"),
         double("e2e_p95_ms", null=True),
-        bigint("computed_at", "epoch ms: when these sums came to be"),
+        bigint("computed_at", "epoch ms: when these sums were computed"),
         binary("packed", "Rollup: all sums and sketches"),
-        comment="What the closed windows of each hour and day come to. Writer: closer (upkeep).",
+        comment="Sums of the closed windows of each hour and day. Writer: closer (upkeep).",
     )
     op.create_index("rollup_start", "rollup", ["start"])
     op.create_table(
@@ -331,14 +331,14 @@ def _rollups() -> None:
         text("pipeline", key=True),
         text("period", key=True),
         bigint("start", "epoch s, UTC", key=True),
-        bigint("dirty_since", "epoch ms: the first change that the roll-up does not know of"),
-        comment="Roll-ups to compute anew, marked in the commit that changed them. Writer: closer.",
+        bigint("dirty_since", "epoch ms: the first change that the roll-up does not include"),
+        comment="Roll-ups to recompute, marked in the commit that changed them. Writer: closer.",
     )
     op.create_table(
         "pruned",
         text("table_name", key=True),
-        bigint("before_s", "epoch s: rows of windows that start before it are gone for good"),
-        comment="Up to where tables were dropped by day; windows before are gone. Writer: retention.",
+        bigint("before_s", "epoch s: rows of windows that start before it are deleted permanently"),
+        comment="Retention limit of tables that are dropped by day; older windows are deleted. Writer: retention.",
     )
 
 
@@ -359,9 +359,9 @@ def _bad_records() -> None:
         text("topic", key=True),
         text("reason", key=True),
         bigint("hour", "epoch s: the hour in which they were appended", key=True),
-        text("bucket", "what is replaced as a whole; empty: added up", key=True),
+        text("bucket", "source whose counts are replaced together; empty: counts are added up", key=True),
         bigint("count"),
-        comment="How many bad records there were, kept or not. Writer: aggregator.",
+        comment="Number of bad records, whether or not stored in quarantine. Writer: aggregator.",
     )
 
 
@@ -369,45 +369,43 @@ def _consumer_groups() -> None:
     op.create_table(
         "consumer_lag",
         text("pipeline", key=True),
-        bigint("window_start", "epoch s: the minute in which it was asked", key=True),
+        bigint("window_start", "epoch s: the minute of the query", key=True),
         text("node", key=True),
         text("consumer_group", key=True),
         text("topic", key=True),
         integer("topic_partition", key=True),
-        bigint("asked_at", "epoch ms: newest time that it was asked"),
-        bigint("offsets", "log end - committed then; null: not known", null=True),
+        bigint("asked_at", "epoch ms: time of the newest query"),
+        bigint("offsets", "log end - committed at that time; null: unknown", null=True),
         bigint("offsets_max", "highest in the minute", null=True),
-        bigint(
-            "behind_ms", "asked_at - event time at the committed offset; 0: nothing waits; null: not known", null=True
-        ),
+        bigint("behind_ms", "asked_at - event time at the committed offset; 0: no lag; null: unknown", null=True),
         bigint("behind_max_ms", "highest in the minute", null=True),
         bigint("in_flight", "of a queue: messages received and not deleted", null=True),
         bigint("in_flight_max", "highest in the minute", null=True),
         bigint("committed", "offset at asked_at; null: none, or a queue", null=True),
-        bigint("log_start", "first offset of the log at asked_at; null: not known", null=True),
-        bigint("log_end", "offset after its last at asked_at; null: not known", null=True),
-        double("commits_per_s", "offsets per second, of 5 minutes; null: not known", null=True),
-        double("appends_per_s", "offsets per second, of 5 minutes; null: not known", null=True),
-        text("status", "ok, warning, stalled or stopped; null: not known", null=True),
+        bigint("log_start", "first offset of the log at asked_at; null: unknown", null=True),
+        bigint("log_end", "offset after its last at asked_at; null: unknown", null=True),
+        double("commits_per_s", "offsets per second, of 5 minutes; null: unknown", null=True),
+        double("appends_per_s", "offsets per second, of 5 minutes; null: unknown", null=True),
+        text("status", "ok, warning, stalled or stopped; null: unknown", null=True),
         text(
             "kept_by",
-            "limit that deletes what waits first: time or size; none: there is no limit; null: not known",
+            "limit that deletes the first waiting record: time or size; none: no limit; null: unknown",
             null=True,
         ),
         bigint(
             "deletes_at",
-            "epoch ms: earliest time at which the next record is deleted; null: nothing waits, or no limit known",
+            "epoch ms: earliest time at which the next record is deleted; null: no lag, or unknown limit",
             null=True,
         ),
         bigint(
             "loss_at",
-            "epoch ms: earliest time at which a record is deleted unread, at these rates; null: none that waits",
+            "epoch ms: earliest time at which a waiting record is deleted unread, at these rates; null: none",
             null=True,
         ),
-        bigint("at_risk", "offsets that wait from that record on; null: none", null=True),
+        bigint("at_risk", "waiting offsets from that record on; null: none", null=True),
         bigint(
             "deleted",
-            "offsets deleted in the minute before the group had committed past them; null: not known",
+            "offsets deleted in the minute before the group had committed past them; null: unknown",
             null=True,
         ),
         comment="How far consumer groups were behind, by minute of wall-clock time. Writer: consumer lag watch.",
@@ -420,9 +418,9 @@ def _consumer_groups() -> None:
         text("consumer_group", key=True),
         bigint("asked_at", "epoch ms"),
         text("state", "as Kafka names it: Stable, Empty, Dead, ..."),
-        bigint("since", "epoch ms: when it was first found in this state"),
+        bigint("since", "epoch ms: when this state was first observed"),
         integer("members", "consumers in it"),
-        integer("assigned", "partitions that its members have between them"),
+        integer("assigned", "partitions assigned to its members in total"),
         text("protocol", "classic, or consumer: KIP-848"),
         comment="Consumer groups as their coordinators describe them. Writer: consumer lag watch.",
     )
@@ -448,7 +446,7 @@ def _incidents() -> None:
         double("target"),
         text(
             "withheld_kind",
-            "why nobody is told now: silence, maintenance, rule or upstream; null: its receivers are",
+            "why no receiver is notified: silence, maintenance, rule or upstream; null: receivers are notified",
             null=True,
         ),
         text(
@@ -459,7 +457,7 @@ def _incidents() -> None:
         text("withheld_by", "author of the silence", null=True),
         text("withheld_reason", "of the silence or the maintenance", null=True),
         jsonb("detail", "breaches as ranges of windows, where, examples, notes"),
-        comment="Breaches of rules, one row each. Writers: alerting; lagloss alerts and dashboard acknowledge.",
+        comment="Incidents, one row each. Writers: alerting; lagloss alerts and dashboard acknowledge.",
     )
     op.create_index("incident_last_window", "incident", ["pipeline", "last_window"])
     op.create_index(
@@ -478,7 +476,7 @@ def _incidents() -> None:
         bigint("first_window", "epoch s"),
         bigint("last_window", "epoch s"),
         sa.ForeignKeyConstraint(["incident_id"], ["incident.id"]),
-        comment="What happened to incidents, never changed. Writers: as incident.",
+        comment="Changes of incidents, append-only. Writers: as incident.",
     )
     op.create_index("incident_change_of", "incident_change", ["incident_id", "id"])
     op.create_table(
@@ -488,17 +486,17 @@ def _incidents() -> None:
         uuid("incident_id", "null: a test or a report", null=True),
         text("action", "trigger, update, refresh, acknowledge, resolve, test or report"),
         text("change", "why: a change of the incident, reminder, refresh, fallback, test or report"),
-        text("group_key", "those of one receiver that are due together may go together"),
+        text("group_key", "notifications of one receiver with the same key can be sent together"),
         jsonb("body"),
         moment("created_at", default=CLOCK),
         integer("attempts", default="0"),
         moment("next_attempt_at", "while it is claimed: when the claim expires", default=CLOCK),
-        uuid("claim", "who may record the attempt; null: none is under way", null=True),
+        uuid("claim", "id of the claim that can record the attempt; null: none is running", null=True),
         text("outcome", "sent, failed or dropped (out of date before it was sent)", null=True),
         moment("done_at", null=True),
         text("last_error", null=True),
         sa.ForeignKeyConstraint(["incident_id"], ["incident.id"]),
-        comment="Notifications, in the commit of the change they tell. Writers: as incident.",
+        comment="Notifications, committed together with their change. Writers: as incident.",
     )
     op.create_index("outbox_done", "outbox", ["done_at"])
     op.create_index(
@@ -512,23 +510,23 @@ def _incidents() -> None:
         text("kind"),
         text("severity"),
         integer("breaches", "windows that breach, of the last `of` closed ones"),
-        integer("needed", "so many of them open an incident"),
+        integer("needed", "number of breaches that open an incident"),
         integer("of"),
         bigint("first_window", "the oldest that breaches, epoch s"),
         bigint("last_window", "the newest that breaches, epoch s"),
-        text("text", "the newest one's value against the target, for people"),
-        comment="Rules that breach, in too few windows yet for an incident. Writer: alerting.",
+        text("text", "the newest value against the target, as text"),
+        comment="Rules that breach in too few windows for an incident so far. Writer: alerting.",
     )
     op.create_table(
         "judged_windows",
         text("pipeline", key=True),
-        integer("version", "of the definition by whose rules they were judged"),
-        bigint("judged_to", "those that start before; epoch s, full hour"),
+        integer("version", "version of the definition that they were evaluated with"),
+        bigint("judged_to", "windows that start before this time; epoch s, full hour"),
         binary(
             "digests", "of each hour, five int64: hour, windows, sums of revision and closed_at, how many are history"
         ),
-        jsonb("live", "newest window with live beacons (epoch s) before those that are read, by checkpoint"),
-        comment="Windows in which alerting has found all there is to find. Writer: alerting.",
+        jsonb("live", "newest window with live beacons (epoch s) before the windows that are read, by checkpoint"),
+        comment="Windows that alerting has fully evaluated. Writer: alerting.",
     )
     op.create_table(
         "silence",
@@ -539,7 +537,7 @@ def _incidents() -> None:
         moment("starts_at"),
         moment("ends_at"),
         text("ended_by", "who ended it early; ends_at is when", null=True),
-        comment="Incidents nobody is to be told of for a while. Writers: lagloss alerts, dashboard.",
+        comment="Silences: matching incidents send no notifications. Writers: lagloss alerts, dashboard.",
     )
     op.create_table(
         "receiver",
@@ -553,8 +551,8 @@ def _incidents() -> None:
         text("work", "aggregator or alerting", key=True),
         text("owner", "session that does it while its name is locked: host, process, number"),
         moment("since"),
-        moment("well_at", "its last sign of life, for people"),
-        comment="Work that one process does at a time, and which does it. Writers: aggregator and alerting.",
+        moment("well_at", "last heartbeat of the owner, for people"),
+        comment="Work that one process does at a time, and its owner. Writers: aggregator and alerting.",
     )
 
 
@@ -565,8 +563,8 @@ def _dashboard() -> None:
         text("role", "viewer or operator"),
         text("password_hash", "argon2id with its parameters and salt"),
         moment("created_at"),
-        jsonb("groups", "names of groups, by which teams know them", default="[]"),
-        comment="People who log in by a password kept here. Writers: lagloss users; dashboard hashes anew.",
+        jsonb("groups", "names of groups, which teams refer to", default="[]"),
+        comment="Users who log in with a password. Writers: lagloss users; dashboard rehashes passwords.",
     )
     op.create_table(
         "login_session",
@@ -576,19 +574,19 @@ def _dashboard() -> None:
         text("role", "viewer or operator"),
         moment("created_at", "when they logged in"),
         moment("seen_at", "their last request, to the minute"),
-        jsonb("groups", "names of groups, by which teams know them", default="[]"),
-        comment="Who is logged in to the dashboard. Writers: dashboard; lagloss users ends them.",
+        jsonb("groups", "names of groups, which teams refer to", default="[]"),
+        comment="Sessions of the dashboard. Writers: dashboard; lagloss users ends them.",
     )
     op.create_table(
         "report_run",
         text("report", "its name in the reports file", key=True),
-        text("schedule", "rule and zone: with another one it begins anew", key=True),
+        text("schedule", "rule and zone: a change restarts the schedule", key=True),
         moment("due_at", key=True),
         moment("created_at", default=CLOCK),
         integer("attempts", default="0"),
         moment("next_attempt_at", "while it is claimed: when the claim expires", default=CLOCK),
-        uuid("claim", "who may record the attempt; null: none is under way", null=True),
-        jsonb("reached", "addresses that have it, receivers that it is queued for", default="[]"),
+        uuid("claim", "id of the claim that can record the attempt; null: none is running", null=True),
+        jsonb("reached", "addresses that received it, receivers that it is queued for", default="[]"),
         text("outcome", "sent, failed or skipped; null: not done yet", null=True),
         moment("done_at", null=True),
         text("last_error", null=True),
@@ -602,13 +600,13 @@ def _audit_trail() -> None:
         _number("id"),
         moment("at", default=CLOCK),
         text("actor", "their name; of a client of the collector, the id of its token"),
-        text("known_by", "how it is known: local, oidc, proxy, token, machine, command, none"),
-        text("address", "that the request came from; of a command, the machine's name", null=True),
+        text("known_by", "how the actor was identified: local, oidc, proxy, token, machine, command, none"),
+        text("address", "source of the request; of a command, the machine's name", null=True),
         text("action"),
-        text("object", "what it was done to; of a message, its id's hash in hex"),
-        jsonb("pipelines", "names of those that it concerns; empty: of none by itself"),
+        text("object", "object of the action; of a message, the hash of its id in hex"),
+        jsonb("pipelines", "names of affected pipelines; empty: none in particular"),
         jsonb("detail"),
-        comment="Who did what, or looked at message ids. Rows are never changed, nor deleted within 30 days. "
+        comment="Audit trail of actions and views of message ids. Append-only; kept for at least 30 days. "
         "Writers: dashboard, collector and commands add, aggregator prunes.",
     )
     op.create_index("audit_trail_at", "audit_trail", ["at"])
@@ -626,14 +624,14 @@ def _runs() -> None:
         text("pipeline", key=True),
         text("dag", key=True),
         text("run_id", key=True),
-        bigint("due_at", "epoch ms: end of its data interval, or when it was to run"),
+        bigint("due_at", "epoch ms: end of its data interval, or planned start"),
         bigint("interval_start", "epoch ms: data interval; null: it has none", null=True),
         bigint("interval_end", "epoch ms", null=True),
         text("state", "queued, running, success or failed"),
         bigint("started_at", "epoch ms: of its newest attempt", null=True),
         bigint("ended_at", "epoch ms; null: not yet", null=True),
         bigint("failed_at", "epoch ms: when it first failed, though it succeeded later", null=True),
-        bigint("reported_at", "epoch ms on the scheduler's clock; 0: known by its tasks alone"),
+        bigint("reported_at", "epoch ms on the scheduler's clock; 0: known only from its tasks"),
         comment="Runs of the DAGs that definitions name, as last reported. Writer: collector.",
     )
     op.create_index("dag_run_due", "dag_run", ["pipeline", "dag", "due_at"])
@@ -644,13 +642,13 @@ def _runs() -> None:
         text("run_id", key=True),
         text("task", key=True),
         integer("map_index", "of a mapped task, else -1", key=True),
-        integer("try_number", "from 1; 0: it never began", key=True),
+        integer("try_number", "from 1; 0: it never started", key=True),
         bigint("due_at", "epoch ms: of its run"),
         text("state", "running, success, failed, skipped or upstream_failed"),
         bigint("started_at", "epoch ms", null=True),
         bigint("ended_at", "epoch ms; null: not yet", null=True),
         bigint("reported_at", "epoch ms on the worker's clock"),
-        comment="Tries of the tasks of these runs, as last reported. Writer: collector.",
+        comment="Attempts of the tasks of these runs, as last reported. Writer: collector.",
     )
     op.create_index("task_try_due", "task_try", ["due_at"])
 
@@ -661,18 +659,18 @@ def _taps() -> None:
         binary("emitter", "its id as an emitter, 16 bytes", key=True),
         text("pipeline"),
         text("node"),
-        jsonb("tap", "topic, consumer group, places and how ids are read"),
+        jsonb("tap", "topic, consumer group, places and extraction of ids"),
         bigint("since", "epoch ms: start of its first window"),
         bigint("number", "of the newest plan"),
         jsonb("plan"),
-        text("owner", "session that carries it out while its name is locked; empty: none"),
+        text("owner", "session that runs it while its name is locked; empty: none"),
         bigint("seen", "records read"),
-        bigint("left_out", "of them, records that its filter leaves out"),
+        bigint("left_out", "of them, records excluded by its filter"),
         bigint("early", "of them, records of windows before its first"),
         bigint("gone", "offsets deleted before they were read"),
-        text("commits", "log or polled: how a group's commits are learned; empty: no group"),
-        text("trouble", "why it waits; empty: it does not"),
-        comment="Taps, the newest plan of each, and which process carries it out. Writer: taps.",
+        text("commits", "log or polled: source of the group's commits; empty: no group"),
+        text("trouble", "why it is waiting; empty: it is not"),
+        comment="Taps, the newest plan of each, and the process that runs it. Writer: taps.",
     )
     op.create_table(
         "tap_tally",
@@ -680,7 +678,7 @@ def _taps() -> None:
         text("place", key=True),
         bigint("window_start", "epoch s", key=True),
         binary("packed", "the tally, as a report has it"),
-        comment="Accounts of taps, as far as their plans before the newest. Writer: taps.",
+        comment="Tallies of taps, up to the plan before the newest. Writer: taps.",
     )
     op.create_table(
         "tap_unreadable",

@@ -26,7 +26,10 @@ from pipeline_under_test.harness.commands import (
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 ImporterName = Annotated[str, typer.Argument(help=", ".join(IMPORTERS))]
 ForSeconds = Annotated[
-    float | None, typer.Option("--for", parser=duration_s, metavar="DURATION", help="by default for good")
+    float | None,
+    typer.Option(
+        "--for", parser=duration_s, metavar="DURATION", help="how long the fault lasts (default: until it is ended)"
+    ),
 ]
 
 
@@ -44,8 +47,8 @@ def _checked(importer: str) -> str:
 
 @app.command()
 def prepare() -> None:
-    """Create bucket, topic, queues, database and tables, as far as they are missing, define both pipelines for lagloss,
-    and print what there is."""
+    """Create the missing bucket, topic, queues, database and tables, define both pipelines for lagloss,
+    and print the result."""
     from pipeline_under_test.batch.aws import Aws
     from pipeline_under_test.batch.stack import create_database
     from pipeline_under_test.batch.stack import prepare as prepared
@@ -57,8 +60,8 @@ def prepare() -> None:
 
 
 @app.command()
-def airflow(port: Annotated[int, typer.Option(help="of its page and API")] = 8080) -> None:
-    """Run Airflow with the hourly job until asked to end; its user is `admin`, the password is in
+def airflow(port: Annotated[int, typer.Option(help="port of Airflow's page and API")] = 8080) -> None:
+    """Run Airflow with the hourly job until stopped; its user is `admin`, the password is in
     `airflow/password.secret` of the data directory. Its tasks need LAGLOSS_COLLECTOR_URL and
     LAGLOSS_KAFKA_BOOTSTRAP."""
     from pipeline_under_test.batch.stack import airflow_of
@@ -72,7 +75,7 @@ def airflow(port: Annotated[int, typer.Option(help="of its page and API")] = 808
 
 @app.command()
 def landing() -> None:
-    """Make events and store them in files until asked to end."""
+    """Generate events and store them in files until stopped."""
     from pipeline_under_test.batch.landing import run
 
     run(BatchSettings(), _stopped_by_signals())
@@ -80,7 +83,7 @@ def landing() -> None:
 
 @app.command()
 def importer(name: ImporterName) -> None:
-    """Run one process of an importer until asked to end."""
+    """Run one process of an importer until stopped."""
     from pipeline_under_test.batch.importer import run
 
     run(BatchSettings(), _checked(name), _stopped_by_signals())
@@ -88,7 +91,7 @@ def importer(name: ImporterName) -> None:
 
 @app.command()
 def fault(text: Annotated[str, typer.Argument(metavar="FAULT")], for_s: ForSeconds = None) -> None:
-    """Inject a fault; see `pipeline_under_test.batch.faults` for how it is written."""
+    """Inject a fault; see `pipeline_under_test.batch.faults` for the syntax."""
     from pipeline_under_test.batch.faults import injections, parse
     from pipeline_under_test.harness.faults import BadFault
 
@@ -122,7 +125,7 @@ def redrive(name: ImporterName) -> None:
 
 @app.command()
 def verdict() -> None:
-    """Compare the ledger with lagloss's windows, for records and for files: exit 0 if they agree, 1 if not."""
+    """Compare the ledger with lagloss's windows, for records and files: exit 0 if they agree, 1 if not."""
     from pipeline_under_test.batch.aws import Aws, Infrastructure
     from pipeline_under_test.batch.operator import bury
     from pipeline_under_test.batch.verdict import verdicts_of
@@ -139,9 +142,10 @@ def verdict() -> None:
 
 @app.command()
 def demo(
-    minutes: Annotated[float | None, typer.Option(min=1, help="of load; by default 6")] = None, as_json: AsJson = False
+    minutes: Annotated[float | None, typer.Option(min=1, help="minutes of load (default: 6)")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Run everything on this machine with some faults, and compare: exit 0 if measured = injected, 1 if not."""
+    """Run everything on this machine with some faults: exit 0 if measured = injected, 1 if not."""
     from pipeline_under_test.batch.demo import run
 
     raise typer.Exit(run(minutes, as_json=as_json))
@@ -149,10 +153,12 @@ def demo(
 
 @app.command()
 def scenario(
-    files: Annotated[list[Path] | None, typer.Argument(help="YAML files, one scenario each", metavar="FILE...")] = None,
-    every: Annotated[bool, typer.Option("--all", help="those of the repository")] = False,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="YAML files with one scenario each", metavar="FILE...")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="run all scenarios of the repository")] = False,
 ) -> None:
-    """Run scenarios, each on servers of its own; exit 1 if one does not end as it expects."""
+    """Run scenarios, each on its own servers; exit 1 if one of them does not end as expected."""
     from lagloss_server.ops.up import signals_interrupt
     from pipeline_under_test.batch.outcome import run_batch_scenarios
     from pipeline_under_test.batch.scenario import batch_scenarios, load_batch_scenario

@@ -25,27 +25,27 @@ _FOLDER: Final = Path(__file__).with_name("schemas")
 
 
 class BadFile(ValueError):
-    """A file that no try can import; the class's name is the reason."""
+    """A file that cannot be imported, however often it is retried; the class name is the reason."""
 
 
 class EmptyFile(BadFile):
-    """Expected an Avro file, found no bytes."""
+    """Expected an Avro file, found an empty file."""
 
 
 class TruncatedFile(BadFile):
-    """Expected as many bytes as were stored, found fewer."""
+    """Expected all stored bytes, found fewer."""
 
 
 class CorruptFile(BadFile):
-    """Expected the bytes that were stored, found others, or none of Avro."""
+    """Expected the stored bytes as valid Avro, found different or invalid ones."""
 
 
 class OverwrittenFile(BadFile):
-    """Expected the version that was announced, found another."""
+    """Expected the announced version of the object, found a different one."""
 
 
 class UnknownSchema(BadFile):
-    """Expected a schema that the reader's can be resolved from, found another."""
+    """Expected a schema that the reader's schema can resolve, found an incompatible one."""
 
 
 @cache
@@ -106,4 +106,4 @@ def check(body: bytes, metadata: Mapping[str, str]) -> None:
     if "bytes" in metadata and len(body) < int(metadata["bytes"]):
         raise TruncatedFile(f"expected {metadata['bytes']} bytes, found {len(body)}")
     if "sha256" in metadata and hashlib.sha256(body).hexdigest() != metadata["sha256"]:
-        raise CorruptFile("expected the bytes that were stored, found others")
+        raise CorruptFile("expected the stored bytes, found different ones")

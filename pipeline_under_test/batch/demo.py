@@ -107,8 +107,8 @@ def _show(console: Console, result: BatchResult, scenario: BatchScenario) -> Non
         hours = fmt.counted(result.hours, "hour")
         records, files = (verdict.document()["injected"]["messages"] for verdict in result.verdicts)
         console.print(
-            f"measured = injected: {records:,} records and {files:,} files, name by name, and the runs of {hours} with "
-            f"{fmt.count(result.failed_tries)} failed tries of tasks, {result.restated} restated for late data",
+            f"measured = injected: {records:,} records and {files:,} files, id by id, and the runs of {hours} with "
+            f"{fmt.count(result.failed_tries)} failed task attempts, {result.restated} rerun for late data",
             style="bold green",
         )
 

@@ -92,7 +92,7 @@ def parse(text: str) -> Fault:
             return Fault("wait", text, _importer(node), share_of(share), seconds=seconds_of(duration))
         case ["away", node]:
             return Fault("queue-away", text, _importer(node))
-    raise BadFault(f"{_EXPECTED}, found it")
+    raise BadFault(f"{_EXPECTED}, found none")
 
 
 def _importer(name: str) -> str:

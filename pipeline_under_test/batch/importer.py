@@ -40,7 +40,7 @@ SETTLE_S: Final = 60.0
 
 
 class SinkRefused(RuntimeError):
-    """The sink does not take the file: the fault `fail`."""
+    """The sink rejects the file (fault `fail`)."""
 
 
 def importer_node(settings: BatchSettings, importer: str, **options: Any) -> FileNode:
@@ -102,7 +102,7 @@ class Importer:
                 with self.queue.importing(file):
                     self._import(file, fresh=fresh)
             except Exception as error:
-                log.warning("%s is not imported: %s", file.stored.key, error)
+                log.warning("cannot import %s: %s", file.stored.key, error)
         return len(files)
 
     def close(self) -> None:
@@ -253,7 +253,7 @@ def run(settings: BatchSettings, importer: str, stop: StopFlag) -> None:
                 if watch.is_due():
                     importer_.queue.dead_letters(infrastructure.dead[importer])
             except (BotoCoreError, ClientError) as error:
-                log.warning("the queue of %s: %s", importer, error)
+                log.warning("cannot read the queue of %s: %s", importer, error)
                 stop.wait(AGAIN_S)
         importer_.close()
     watch.close()

@@ -139,7 +139,7 @@ class FileStore:
                 answer = self._bucket.put(ids, times, **request)
                 break
             except (BotoCoreError, ClientError) as error:
-                log.warning("%s is not stored: %s", key, error)
+                log.warning("cannot store %s: %s", key, error)
                 if self._stop.wait(AGAIN_S):
                     return None
         stored = StoredObject.of(bucket, key, answer.get("ETag"), answer.get("VersionId"), size=len(stored_body))

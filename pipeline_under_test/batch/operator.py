@@ -97,7 +97,7 @@ class Operator:
         self._report(runs)
 
     def redrive(self, importer: str) -> None:
-        self.say(f"redrive of the dead letters of {importer}")
+        self.say(f"redriving the dead letters of {importer}")
         redrive(self.stack.aws, self.stack.infrastructure, importer, self.ledger)
 
     def backfill(self, hours: Sequence[int]) -> None:
@@ -110,7 +110,7 @@ class Operator:
             if run is None or run.state != "failed":
                 continue
             if time.time() >= self._failed_at.setdefault(run.run_id, time.time()) + after_s:
-                self.say(f"{fault.text} is repaired, {run.run_id} goes on")
+                self.say(f"{fault.text} is repaired; {run.run_id} continues")
                 faults_of(self.stack.settings.data_dir).lift(fault)
                 self.stack.api.rerun(run.run_id, only_failed=True)
                 del self._failed_at[run.run_id]
@@ -121,7 +121,7 @@ class Operator:
             late = late_hours(connection)
         for run in runs:
             if run.hour in late and run.state == "success":
-                self.say(f"late data: {run.run_id} is run again")
+                self.say(f"late data: rerunning {run.run_id}")
                 self.restated += 1
                 self.stack.api.rerun(run.run_id)
 

@@ -89,10 +89,10 @@ def _differences(result: BatchResult) -> Iterator[str]:
                 f"{first.window_start_s}, {', '.join(first.ids)}"
             )
         if verdict.waiting:
-            yield f"expected all windows of {verdict.pipeline} to be settled, found {len(verdict.waiting)} waiting"
+            yield f"expected all windows of {verdict.pipeline} to be settled, found {len(verdict.waiting)} pending"
     yield from result.run_differences
     for wrong in result.false_losses[:1]:
-        yield f"expected no loss but those injected, found {len(result.false_losses)} moments, the first: {wrong}"
+        yield f"expected only injected losses, found {len(result.false_losses)} moments with others, the first: {wrong}"
 
 
 def _unexpected(result: BatchResult, expect: BatchExpectations) -> Iterator[str]:
@@ -106,8 +106,8 @@ def _unexpected(result: BatchResult, expect: BatchExpectations) -> Iterator[str]
     counts = (
         ("dead", expect.dead, records["injected"]["dead"]),
         ("duplicates of files", expect.duplicates, files["measured"]["duplicates"]),
-        ("failed tries", expect.failed_tries, result.failed_tries),
-        ("restated hours", expect.restated, result.restated),
+        ("failed attempts", expect.failed_tries, result.failed_tries),
+        ("rerun hours", expect.restated, result.restated),
     )
     for what, bounds, count in counts:
         yield from bounds.problems(what, count)

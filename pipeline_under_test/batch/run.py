@@ -104,7 +104,7 @@ class BatchRun:
         self.stack.begin(self._begin_s + self.scenario.run.backfill * self.stack.settings.span_s)
         for _ in self._ticks(until_s=self._begin_s + self.scenario.load.minutes * 60 - TAIL_S):
             pass
-        self.say("no more events; waiting for the last hour")
+        self.say("stopped sending events; waiting for the last hour")
         self.stack.stop_landing()
         if self.scenario.run.backfill:
             self.operator.backfill(self.hours[: self.scenario.run.backfill])
@@ -148,7 +148,7 @@ class BatchRun:
         try:
             self.operator.look()
         except httpx2.HTTPError as error:
-            self.say(f"Airflow does not answer: {error}")
+            self.say(f"Airflow does not respond: {error}")
 
     def _settled(self) -> BatchResult:
         """Wait until every hour is published and every window settled, and return how all of it compares."""

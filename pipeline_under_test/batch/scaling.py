@@ -60,9 +60,9 @@ def by_queue(since: Sequence[QueueSample], rules: Rules) -> Wish:
     """Add one while messages wait; keep only the fewest once nothing waits and nothing is in flight."""
     now = since[-1]
     if now.visible > 0:
-        return Wish(now.processes + 1, f"{now.visible} messages wait")
+        return Wish(now.processes + 1, f"{now.visible} messages are waiting")
     if now.in_flight == 0:
-        return Wish(rules.least, "nothing waits, and nothing is in flight")
+        return Wish(rules.least, "no messages are waiting or in flight")
     return Wish(now.processes)
 
 

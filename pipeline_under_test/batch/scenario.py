@@ -121,7 +121,7 @@ class BatchScenario(Strict):
             if isinstance(injected, JobFault) and injected.hour > hours:
                 problems.append((("faults", number, "hour"), f"expected one of {hours:g} hours, found {injected.hour}"))
             elif not isinstance(injected, JobFault) and injected.at >= self.load.minutes * 60_000:
-                wrong = f"expected a time before the load's end, found {injected.at / 1000:g}s"
+                wrong = f"expected a time before the end of the load, found {injected.at / 1000:g}s"
                 problems.append((("faults", number, "at"), wrong))
         refuse(problems)
         return self

@@ -27,27 +27,29 @@ class BatchSettings(BaseSettings, DataFolder):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
 
-    data_dir: Path = Field(default_factory=_data_dir, description="ledger, faults, logs and beats")
-    s3_endpoint: str | None = Field(None, description="URL of S3, SNS and SQS; none: AWS")
+    data_dir: Path = Field(default_factory=_data_dir, description="directory of ledger, faults, logs and heartbeats")
+    s3_endpoint: str | None = Field(None, description="URL of S3, SNS and SQS; empty: AWS")
     database_url: str = Field("", description="postgresql://… of the pipeline's own database, not of lagloss's")
-    pipeline: str = Field(PIPELINE, description="pipeline of records; bucket, topic and queues begin with it")
-    seed: int = Field(0, description="seed of faults and events")
+    pipeline: str = Field(PIPELINE, description="pipeline of records; prefix of bucket, topic and queues")
+    seed: int = Field(0, description="random seed of faults and events")
 
-    span_s: int = Field(HOUR_S, ge=60, multiple_of=60, description='seconds of an "hour"')
+    span_s: int = Field(HOUR_S, ge=60, multiple_of=60, description='length of an "hour" in seconds')
     notified_within_s: float = Field(900, gt=0, description="longest time from landing to the queue")
     visibility_s: int = Field(60, ge=1, description="visibility timeout of the queues")
-    max_receives: int = Field(2, ge=1, description="tries before a message goes to the dead-letter queue")
+    max_receives: int = Field(2, ge=1, description="receives before a message goes to the dead-letter queue")
     poll_s: int = Field(20, ge=1, le=20, description="how long a poll of a queue waits")
-    batch: int = Field(10, ge=1, le=10, description="messages in one answer of a queue, at most")
-    dead_letters_s: float = Field(30, gt=0, description="interval at which the dead-letter queues are looked at")
+    batch: int = Field(10, ge=1, le=10, description="maximum messages per response of a queue")
+    dead_letters_s: float = Field(30, gt=0, description="interval between checks of the dead-letter queues")
 
-    rate: float = Field(100, gt=0, description="events per second that are made")
-    stream_node: str = Field("", description="node of the stream whose topic events are read from instead: conn-ga")
-    stream_pipeline: str = Field("clicks", description="the stream that it belongs to")
-    file_records: int = Field(300, ge=1, description="records in a file, at most")
-    file_s: float = Field(10, gt=0, description="a file is written after this long, however few records it has")
-    writer_version: SchemaVersion = Field(2, description="version of the schema that files are written with")
-    reader_version: SchemaVersion = Field(2, description="version that they are read as")
+    rate: float = Field(100, gt=0, description="generated events per second")
+    stream_node: str = Field(
+        "", description="node of the stream whose topic provides the events instead, such as conn-ga"
+    )
+    stream_pipeline: str = Field("clicks", description="pipeline of that node")
+    file_records: int = Field(300, ge=1, description="maximum records per file")
+    file_s: float = Field(10, gt=0, description="maximum time until a file is written, even if it has few records")
+    writer_version: SchemaVersion = Field(2, description="schema version that files are written with")
+    reader_version: SchemaVersion = Field(2, description="schema version that files are read with")
 
     @property
     def variables(self) -> dict[str, str]:

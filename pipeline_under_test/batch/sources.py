@@ -81,13 +81,13 @@ class TopicSource:
         for record in self._consumer.consume(AT_ONCE, 0):
             if (error := record.error()) is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
-                    log.warning("not read: %s", error)
+                    log.warning("cannot read a record: %s", error)
                 continue
             try:
                 event = Event.from_record(record)
                 content = self._reader.decode(event.body)
             except (NoIdentity, Unreadable) as problem:  # the stream's own nodes account for it
-                log.warning("left out: %s", problem)
+                log.warning("skipped an event: %s", problem)
                 continue
             self._position[record.topic() or "", record.partition() or 0] = (record.offset() or 0) + 1
             yield scored(event, content)

@@ -99,7 +99,7 @@ class BatchStack:
 
     def _land_in_time(self) -> None:
         if self._landing is None and time.time() >= self.start_s:
-            self._say("making events")
+            self._say("generating events")
             self._landing = self._service(LANDING, LANDING)
             self._landing.start()
 
@@ -118,9 +118,9 @@ class BatchStack:
         self._services_of_lagloss.tend()
         if any(process.poll() is not None for process in self._localstack.processes):
             log = self._localstack.log_path
-            raise ServerNotReady(server="LocalStack", detail=f"it died: {log_tail(log)}", log=log)
+            raise ServerNotReady(server="LocalStack", detail=f"the process died: {log_tail(log)}", log=log)
         if any(process.poll() is not None for process in self.airflow.processes):
-            self._say(f"Airflow died, restarting it; log: {self.airflow.log_path}")
+            self._say(f"Airflow died; restarting it; log: {self.airflow.log_path}")
             self.airflow.stop()
             self.airflow.start()
         for service in self._running:
@@ -151,7 +151,7 @@ class BatchStack:
         self.aws = Aws.connect(self.settings)
         exits.callback(self.aws.close)
         self.infrastructure = prepare(self.aws, self.settings, database)
-        self._say("making Airflow's tables")
+        self._say("creating Airflow's tables")
         reached = {
             "LAGLOSS_COLLECTOR_URL": self.lagloss.collector_url,
             "LAGLOSS_KAFKA_BOOTSTRAP": self.lagloss.require_kafka(),

@@ -71,7 +71,7 @@ def run_differences(truth: TrueRuns, runs: Iterable[DagRun], published: Mapping[
     }
     for hour, task, number in sorted(truth.failed ^ measured):
         where = "the ledger" if (hour, task, number) in truth.failed else "lagloss"
-        yield f"try {number} of {task} of hour {hour} failed only in {where}"
+        yield f"attempt {number} of {task} for hour {hour} failed only according to {where}"
 
 
 def published_hours(connection: Connection) -> dict[int, int]:

@@ -2,4 +2,4 @@
 
 
 class NotMeasured(RuntimeError):
-    """A run did not get to its end; the message says why."""
+    """A run did not finish; the message gives the reason."""

@@ -12,19 +12,19 @@ from pipeline_under_test.experiments.chart import Chart
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 
-Out = Annotated[Path, typer.Option(dir_okay=False, help="the chart, SVG")]
+Out = Annotated[Path, typer.Option(dir_okay=False, help="file of the chart (SVG)")]
 
 
 @app.callback()
 def experiments() -> None:
-    """Run experiments: each starts a broker of its own, measures, writes its chart, and prints the figures as JSON."""
+    """Run experiments: each starts its own broker, measures, writes a chart and prints the figures as JSON."""
 
 
 @app.command(name="cpu-misleads")
 def cpu_misleads(
-    out: Out, seconds: Annotated[float, typer.Option(min=60, help="of load, for each policy")] = 150
+    out: Out, seconds: Annotated[float, typer.Option(min=60, help="seconds of load per policy")] = 150
 ) -> None:
-    """Scale a node that waits by its CPU, then by its queue lag (6 minutes)."""
+    """Scale an I/O-bound node by its CPU, then by its queue lag (6 minutes)."""
     from pipeline_under_test.experiments import cpu_misleads
 
     runs = cpu_misleads.measure(seconds, _say)
@@ -32,8 +32,8 @@ def cpu_misleads(
 
 
 @app.command()
-def delivery(out: Out, seconds: Annotated[float, typer.Option(min=40, help="of load, in each mode")] = 90) -> None:
-    """Kill a node that delivers at most once, at least once, exactly once, and count by taps (9 minutes)."""
+def delivery(out: Out, seconds: Annotated[float, typer.Option(min=40, help="seconds of load per mode")] = 90) -> None:
+    """Kill a node that delivers at most once, at least once or exactly once, and count with taps (9 minutes)."""
     from pipeline_under_test.experiments import delivery
 
     runs = delivery.measure(seconds, _say)
@@ -42,9 +42,9 @@ def delivery(out: Out, seconds: Annotated[float, typer.Option(min=40, help="of l
 
 @app.command()
 def ingest(
-    out: Out, seconds: Annotated[float, typer.Option(min=1, help="of load, for each size of a request")] = 15
+    out: Out, seconds: Annotated[float, typer.Option(min=1, help="seconds of load per request size")] = 15
 ) -> None:
-    """Answer once every copy is acknowledged, for requests of 1, 10 and 100 events (3 minutes)."""
+    """Respond once every replica has acknowledged, for requests of 1, 10 and 100 events (3 minutes)."""
     from pipeline_under_test.experiments import ingest
 
     runs = ingest.measure(seconds, _say)
@@ -52,8 +52,8 @@ def ingest(
 
 
 @app.command()
-def expel(out: Out, seconds: Annotated[float, typer.Option(min=1, help="of arrivals, for each way")] = 9) -> None:
-    """Deliver over a round trip of 50 ms, in batches of 1, 10 and 50, 1, 4 and 16 at a time (6 minutes)."""
+def expel(out: Out, seconds: Annotated[float, typer.Option(min=1, help="seconds of arrivals per variant")] = 9) -> None:
+    """Deliver over a round trip of 50 ms, in batches of 1, 10 and 50 and 1, 4 and 16 parallel requests (6 minutes)."""
     from pipeline_under_test.experiments import expel
 
     runs = expel.measure(seconds, _say)
@@ -61,8 +61,8 @@ def expel(out: Out, seconds: Annotated[float, typer.Option(min=1, help="of arriv
 
 
 @app.command()
-def retry(out: Out, seconds: Annotated[float, typer.Option(min=20, help="of load, for each policy")] = 60) -> None:
-    """Try again on the spot, by way of the global retrier, and what can never succeed (6 minutes)."""
+def retry(out: Out, seconds: Annotated[float, typer.Option(min=20, help="seconds of load per policy")] = 60) -> None:
+    """Compare retries in place and through the global retrier, also for events that never succeed (6 minutes)."""
     from pipeline_under_test.experiments import retry
 
     runs = retry.measure(seconds, _say)
@@ -71,9 +71,9 @@ def retry(out: Out, seconds: Annotated[float, typer.Option(min=20, help="of load
 
 @app.command(name="premature-scale-in")
 def premature_scale_in(
-    out: Out, files: Annotated[int, typer.Option(min=20, help="in the queue, for each policy")] = 200
+    out: Out, files: Annotated[int, typer.Option(min=20, help="files in the queue per policy")] = 200
 ) -> None:
-    """Drain a queue of files by importers that wait, scaled by their CPU, then by the queue (3 minutes)."""
+    """Drain a queue of files with I/O-bound importers, scaled by their CPU, then by the queue (3 minutes)."""
     from pipeline_under_test.experiments import premature_scale_in
 
     runs = premature_scale_in.measure(files, _say)

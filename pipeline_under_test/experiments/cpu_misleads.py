@@ -114,12 +114,12 @@ def chart(runs: Runs) -> Chart:
         ]
 
     return Chart(
-        "A node that waits: what scaling by CPU and by queue lag make of rising traffic",
+        "An I/O-bound node under rising traffic: scaling by CPU and by queue lag",
         "seconds",
         (
             ChartPanel("traffic, events/s", lines("events_per_s")),
             ChartPanel(
-                "CPU of a process, % of a core", lines("cpu", 100), (100 * HIGH_CPU, "one process more above this")
+                "CPU of a process, % of a core", lines("cpu", 100), (100 * HIGH_CPU, "add a process above this")
             ),
             ChartPanel("lag of event-norm, s", lines("lag_s")),
             ChartPanel("processes of event-norm", lines("processes")),

@@ -79,7 +79,7 @@ def scenario(mode: Mode, seconds: float) -> Scenario:
     return Scenario.model_validate(
         {
             "name": mode,
-            "description": f"event-norm is killed each {KILLED_EACH} for {lasts_s:.0f} s; it delivers {mode}",
+            "description": f"killing event-norm every {KILLED_EACH} for {lasts_s:.0f} s; delivery mode: {mode}",
             "load": {"rate": RATE, "minutes": seconds / 60},
             "run": {**OPTIONS[mode], "taps": True, "order": "partition", "grace": "5s", "maxWait": "1m"},
             "faults": [
@@ -165,13 +165,13 @@ def chart(runs: Runs) -> Chart:
         )
 
     return Chart(
-        f"event-norm is killed each {KILLED_EACH} while it has events in hand",
+        f"event-norm is killed every {KILLED_EACH} while events are in flight",
         "delivery",
         (
             panel("lost at event-norm (lagloss)", "lost_min"),
-            panel("written twice or more often (lagloss)", "doubled"),
-            panel("written behind a later one", "reordered"),
-            panel("highest p95 of E2E lag of a minute, s (lagloss)", "lag_p95_s_highest"),
+            panel("written more than once (lagloss)", "doubled"),
+            panel("written out of order", "reordered"),
+            panel("highest p95 E2E lag of any minute, s (lagloss)", "lag_p95_s_highest"),
         ),
         tuple(figures_),
     )

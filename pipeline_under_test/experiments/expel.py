@@ -67,7 +67,7 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, ExpelRun]:
         for way in [(batch, parallel) for batch in BATCHES for parallel in PARALLEL]:
             store.apply(definition(name_of(way)))
             able[way] = _delivered(stack, way, seconds)
-            say(f"{way[0]} in a request, {way[1]} at a time: {able[way]:.0f} events/s")
+            say(f"{way[0]} per request, {way[1]} in parallel: {able[way]:.0f} events/s")
         say("waiting for lagloss to close the last windows")
         return {way: run_of(per_s, _windows(store, name_of(way))) for way, per_s in able.items()}
 
@@ -163,7 +163,7 @@ def run_of(events_per_s: float, windows: Sequence[ListedWindow]) -> ExpelRun:
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
     """Return the experiment's figures, by events in a request and requests at a time."""
     return {
-        f"{batch} in a request, {parallel} at a time": {
+        f"{batch} per request, {parallel} in parallel": {
             "events_per_s": round(run.events_per_s),
             "lag_p95_s": round(run.lag_p95_s, 2),
             "lost_min": run.lost[0],
@@ -179,18 +179,18 @@ def chart(runs: Runs) -> Chart:
     def lines(what: str) -> list[ChartLine]:
         return [
             ChartLine(
-                f"{parallel} request{'s' if parallel > 1 else ''} at a time",
+                f"{parallel} parallel request{'s' if parallel > 1 else ''}",
                 [(index, getattr(runs[batch, parallel], what)) for index, batch in enumerate(BATCHES)],
             )
             for parallel in PARALLEL
         ]
 
     return Chart(
-        f"A round trip of {ROUND_TRIP_S * 1000:g} ms to the vendor: batches, and requests at a time",
-        "events in a request, at most",
+        f"A round trip of {ROUND_TRIP_S * 1000:g} ms to the vendor: batch size and parallel requests",
+        "maximum events per request",
         (
             ChartPanel("delivered from a queue, events/s", lines("events_per_s")),
-            ChartPanel(f"p95 lag when {RATE:g} events/s arrive, s (lagloss)", lines("lag_p95_s")),
+            ChartPanel(f"p95 lag at {RATE:g} events/s, s (lagloss)", lines("lag_p95_s")),
         ),
         tuple(map(str, BATCHES)),
     )

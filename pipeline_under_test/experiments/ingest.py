@@ -64,7 +64,7 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[tuple[int, int],
             settings = apart(ReferenceSettings(data_dir=box.folder, bootstrap=box.bootstrap), box.folder / name, name)
             with ready_bench(settings, COL_SERVICE) as bench:
                 for batch in BATCHES:
-                    say(f"{_copies(brokers)}: {seconds:.0f} s of requests of {batch}")
+                    say(f"{_copies(brokers)}: {seconds:.0f} s of requests with {batch} events")
                     answered = asyncio.run(_loaded(settings.collector_url, batch, WARM_UP_S + seconds))
                     bench.tend()
                     runs[brokers, batch] = trial(answered, batch)
@@ -103,7 +103,7 @@ def trial(answered: Sequence[Answered], batch: int) -> IngestTrial:
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
     """Return the experiment's figures, by brokers and events in a request."""
     return {
-        f"{_copies(brokers)}, {batch} in a request": {
+        f"{_copies(brokers)}, {batch} per request": {
             "events_per_s": round(run.events_per_s),
             "response_p50_ms": round(run.response_p50_ms, 1),
             "response_p95_ms": round(run.response_p95_ms, 1),
@@ -124,10 +124,10 @@ def chart(runs: Runs) -> Chart:
         ]
 
     return Chart(
-        f"An answer only for what is safe: {CLIENTS} clients, each waits for every answer",
-        "events in a request",
+        f"Responding only after acknowledgement: {CLIENTS} clients, each waiting for every response",
+        "events per request",
         (
-            ChartPanel("taken in, events/s", lines("events_per_s")),
+            ChartPanel("received, events/s", lines("events_per_s")),
             ChartPanel("response time of a request, median, ms", lines("response_p50_ms")),
             ChartPanel("response time of a request, p95, ms", lines("response_p95_ms")),
         ),
@@ -136,4 +136,4 @@ def chart(runs: Runs) -> Chart:
 
 
 def _copies(brokers: int) -> str:
-    return "1 broker, 1 copy" if brokers == 1 else f"{brokers} brokers, {brokers} copies"
+    return "1 broker, 1 replica" if brokers == 1 else f"{brokers} brokers, {brokers} replicas"

@@ -169,15 +169,15 @@ def chart(runs: Runs) -> Chart:
 
     sent = max(run.sent for run in runs.values())
     return Chart(
-        "Premature scale-in: importers that wait, scaled by CPU and by their queue",
+        "Premature scale-in: I/O-bound importers, scaled by CPU and by their queue",
         "seconds",
         (
             ChartPanel("messages acknowledged", lines(acknowledged), (sent, "messages sent")),
-            ChartPanel("messages received, again ones included", lines(received), (sent, "messages sent")),
+            ChartPanel("messages received, including redeliveries", lines(received), (sent, "messages sent")),
             ChartPanel(
                 "CPU of a process, % of a core",
                 lines(lambda _, sample, __: 100 * sample.cpu),
-                (100 * LOW_CPU, "one process less below this"),
+                (100 * LOW_CPU, "remove a process below this"),
             ),
             ChartPanel("processes", lines(lambda _, sample, __: sample.processes)),
         ),

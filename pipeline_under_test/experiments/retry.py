@@ -94,7 +94,7 @@ def scenario(policy: Retry, seconds: float) -> Scenario:
     return Scenario.model_validate(
         {
             "name": f"retry-{policy}",
-            "description": f"vendors refuse requests for {lasts_s:.0f} s; retry: {policy}",
+            "description": f"vendors reject requests for {lasts_s:.0f} s; retry policy: {policy}",
             "load": {"rate": RATE, "minutes": seconds / 60},
             "run": {"retry": policy, "batch": BATCH, "tiers": TIERS, "grace": "5s", "maxWait": "3m"},
             "faults": faults,
@@ -143,12 +143,12 @@ def chart(runs: Runs) -> Chart:
         ]
 
     return Chart(
-        f"Vendors refuse {REFUSED:.0%} of the requests for a while, and {HOPELESS:.0%} of the events for ever",
+        f"Vendors reject {REFUSED:.0%} of the requests for a while, and {HOPELESS:.0%} of the events permanently",
         "seconds",
         (
             ChartPanel("requests to vendors", lines("requests")),
-            ChartPanel("deliveries, repeated ones included", lines("deliveries")),
-            ChartPanel("dead letters, repeated ones included", lines("dead_letters")),
+            ChartPanel("deliveries, including repeated ones", lines("deliveries")),
+            ChartPanel("dead letters, including repeated ones", lines("dead_letters")),
             ChartPanel(
                 "p95 of E2E lag by minute of event time, s (lagloss)",
                 [ChartLine(f"retry: {policy}", lag_steps(run)) for policy, run in runs.items()],

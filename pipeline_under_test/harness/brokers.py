@@ -53,10 +53,10 @@ class BrokerFaults:
         if not is_running and self._ending is not None and self._ending[0] == number:
             self._ending = None
         if up and not is_running:
-            log.warning("broker %d is started again", number)
+            log.warning("restarting broker %d", number)
             self._kafka.start_broker(number)
         elif is_running and not up:
-            log.warning("broker %d is killed", number)
+            log.warning("killing broker %d", number)
             self._kafka.kill_broker(number)
 
     def _roll_on(self) -> None:
@@ -64,11 +64,11 @@ class BrokerFaults:
         if self._ending is not None:
             number, until_s = self._ending
             if time.monotonic() > until_s:
-                log.warning("broker %d does not end; killing it", number)
+                log.warning("broker %d does not stop; killing it", number)
                 self._kafka.kill_broker(number)
         elif self._to_restart and self._kafka.is_in_sync:
             number = self._to_restart.popleft()
-            log.warning("asked broker %d to end", number)
+            log.warning("stopping broker %d", number)
             self._kafka.end_broker(number)
             self._ending = number, time.monotonic() + END_TIMEOUT_S
 

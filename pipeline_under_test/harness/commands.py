@@ -24,7 +24,7 @@ EXIT_DIFFERS: Final = 1
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 """Signals that end a command: as by a supervisor, or as by Ctrl-C."""
 LOOK_EVERY_S: Final = 0.05
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout and nothing else")]
 
 
 def say(document: object) -> None:

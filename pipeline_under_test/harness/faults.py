@@ -30,7 +30,7 @@ _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 
 
 class BadFault(ValueError):
-    """A fault that cannot be understood; the message says what was expected and what was found."""
+    """An invalid fault; the message gives what was expected and what was found."""
 
 
 @dataclass(frozen=True, slots=True)

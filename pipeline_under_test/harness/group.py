@@ -195,7 +195,7 @@ class Group:
             pulse = self._pulses[before.pid]
             silent_s = pulse.silent_s
             if silent_s > (self.hung_s if pulse.has_beaten else self.starting_s):
-                log.error("%s has shown no beat for %.0f s; killing it", service.name, silent_s)
+                log.error("%s has sent no heartbeat for %.0f s; killing it", service.name, silent_s)
                 before.kill()
         service.tend(lambda line: log.warning("%s", line))
         if service.process is not before:
@@ -240,7 +240,9 @@ class Group:
             self._dismiss(roll.old[0])
         elif roll.fresh.deaths >= GIVE_UP_STARTING:
             why = log_tail(roll.fresh.log_path)
-            log.error("%s died %d times; the others stay as they are: %s", roll.fresh.name, roll.fresh.deaths, why)
+            log.error(
+                "%s died %d times; the other processes are left unchanged: %s", roll.fresh.name, roll.fresh.deaths, why
+            )
             self.env = roll.env_before
             self._end_roll()
 
@@ -261,7 +263,7 @@ def _ended(service: Service, timeout_s: float) -> int:
         return 0
     code = terminate(service.process, timeout_s)
     if code > 0 or code == -signal.SIGKILL:
-        log.error("%s ended with %d; see %s", service.name, code, service.log_path)
+        log.error("%s exited with code %d; see %s", service.name, code, service.log_path)
     return code
 
 

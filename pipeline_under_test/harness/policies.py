@@ -93,7 +93,7 @@ def wish(policy: Policy, observations: Sequence[GroupObservation], changed_at_s:
     now = observations[-1]
     bounded = _within(now.processes, rules)
     if bounded != now.processes:
-        return Wish(bounded, f"bounds are {rules.least} and {rules.most}")
+        return Wish(bounded, f"limits: {rules.least} to {rules.most} processes")
     if now.at_s - changed_at_s < rules.cool_down_s:
         return Wish(now.processes)
     since = [observation for observation in observations if observation.at_s >= changed_at_s]
@@ -114,12 +114,14 @@ def queue_lag(since: Sequence[GroupObservation], observations: Sequence[GroupObs
     if recent:
         long = max(FEW, LONG_S * arrivals_per_s(recent))
         if now.backlog > long and _trend(recent) >= 0:
-            return Wish(now.processes + 1, f"{now.backlog} events wait, more than {long:.0f}, and they do not get less")
+            return Wish(now.processes + 1, f"{now.backlog} events are waiting, above {long:.0f} and not decreasing")
     if quiet:
         empty = max(FEW, EMPTY_S * arrivals_per_s(quiet))
         others = LOAD_OF_RATING * (now.processes - 1) * _most_done_per_s(observations, rules)
         if all(observation.backlog <= empty for observation in quiet) and arrivals_per_s(quiet) <= others:
-            return Wish(now.processes - 1, f"no more than {empty:.0f} events have waited for {rules.quiet_s:.0f} s")
+            return Wish(
+                now.processes - 1, f"at most {empty:.0f} events were waiting for the last {rules.quiet_s:.0f} s"
+            )
     return Wish(now.processes)
 
 
@@ -130,7 +132,7 @@ def cpu(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], ru
     if recent and (busy := fmean(observation.cpu for observation in recent)) > HIGH_CPU:
         return Wish(now.processes + 1, f"CPU at {busy:.0%}, above {HIGH_CPU:.0%}")
     if quiet and (busy := fmean(observation.cpu for observation in quiet)) < LOW_CPU:
-        return Wish(now.processes - 1, f"CPU at {busy:.0%} for {rules.quiet_s:.0f} s, below {LOW_CPU:.0%}")
+        return Wish(now.processes - 1, f"CPU at {busy:.0%} for {rules.quiet_s:.0f} s, which is below {LOW_CPU:.0%}")
     return Wish(now.processes)
 
 
@@ -140,11 +142,13 @@ def rated(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], 
     recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
     per_process = LOAD_OF_RATING * rules.rating
     if recent and (needed := math.ceil(arrivals_per_s(recent) / per_process)) > now.processes:
-        return Wish(needed, f"{arrivals_per_s(recent):.0f} events/s come in, a process is to take {per_process:.0f}")
+        return Wish(
+            needed, f"{arrivals_per_s(recent):.0f} events/s arrive; the target per process is {per_process:.0f}"
+        )
     if quiet:
         peak = _peak_per_s(quiet, rules.trend_s)
         if (needed := max(1, math.ceil(peak / per_process))) < now.processes:
-            return Wish(needed, f"{peak:.0f} events/s at most come in, a process is to take {per_process:.0f}")
+            return Wish(needed, f"up to {peak:.0f} events/s arrive; the target per process is {per_process:.0f}")
     return Wish(now.processes)
 
 

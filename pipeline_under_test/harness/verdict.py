@@ -188,10 +188,10 @@ def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> I
         agree = least == count and (most == count or in_ledger["pending"])
         agree = agree or (place in unsure and least <= count <= most and (most == count or in_ledger["pending"]))
         if not agree and not unknowable:
-            yield VerdictDifference(start_s, f"number of lost at {place}", count, [least, most])
+            yield VerdictDifference(start_s, f"number of messages lost at {place}", count, [least, most])
     corrupted = {place: len(ids) for place, ids in truth.corrupted_at.items()}
     if corrupted != measured.corrupted_at:
-        yield VerdictDifference(start_s, "number of corrupted", corrupted, measured.corrupted_at)
+        yield VerdictDifference(start_s, "number of corrupted messages", corrupted, measured.corrupted_at)
 
 
 def _named(truth: TrueWindow, measured: Measured, ids: Iterable[int]) -> tuple[str, ...]:

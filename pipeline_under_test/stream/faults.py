@@ -71,7 +71,7 @@ def parse(text: str) -> Fault:
             return Fault("lose-node", text, _node(node), share_of(share))
         case ["dead", node, share]:
             if node == COL_SERVICE:
-                raise BadFault(f"expected filter, since {COL_SERVICE} has no dead-letter queue, found dead")
+                raise BadFault(f"{COL_SERVICE} has no dead-letter queue: expected filter, found dead")
             return Fault("dead", text, _node(node), share_of(share))
         case ["filter" | "duplicate" as kind, node, share]:
             return Fault(kind, text, _node(node), share_of(share))
@@ -104,7 +104,7 @@ def parse(text: str) -> Fault:
         "expected lose:link:A->B:SHARE, lose:node:N:SHARE, corrupt:A->B:SHARE, filter:N:SHARE, dead:N:SHARE, "
         "duplicate:N:SHARE, delay|wait|burn:N:DURATION:SHARE, poison:SHARE, refuse:VENDOR:SHARE, crash:N, stall:N, "
         "stop:N, restart:N, skew:N:+DURATION, broker:kill:NUMBER, broker:restart, receiver:VENDOR:ANSWER:SHARE or "
-        "burst:FACTOR, found it"
+        "burst:FACTOR, found none"
     )
 
 

@@ -87,12 +87,13 @@ def _always(verdict: Verdict, false_losses: Sequence[FalseLoss]) -> list[str]:
     if verdict["waiting"]:
         problems.append(f"expected all windows to be settled, found {', '.join(verdict['waiting'])} still waiting")
     if verdict["injected"]["pending"]:
-        problems.append(f"expected every event to have come through, found {verdict['injected']['pending']} pending")
+        problems.append(f"expected every event to be settled, found {verdict['injected']['pending']} pending")
     if false_losses:
         wrong = false_losses[0]
         problems.append(
-            f"expected no loss but those injected, at any moment, found {len(false_losses)} moments, the first: window "
-            f"{wrong.window_start_s} reported {wrong.reported} lost of {wrong.injected} injected {', '.join(wrong.ids)}"
+            f"expected only injected losses at any time, found {len(false_losses)} moments with others, the first: "
+            f"window {wrong.window_start_s} reported {wrong.reported} lost of {wrong.injected} injected "
+            f"{', '.join(wrong.ids)}"
         )
     return problems
 

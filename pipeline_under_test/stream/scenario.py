@@ -109,10 +109,10 @@ class Scenario(Strict):
         problems = []
         for number, injected in enumerate(self.faults):
             if injected.at >= self.load.minutes * 60_000:
-                wrong = f"expected a time before the load's end, found {injected.at / 1000:g}s"
+                wrong = f"expected a time before the end of the load, found {injected.at / 1000:g}s"
                 problems.append((("faults", number, "at"), wrong))
             if injected.fault.kind in BROKER_FAULTS and self.run.brokers == 1:
-                wrong = f"expected `run: {{brokers: 3}}` with it, found one broker and {injected.fault.text}"
+                wrong = f"expected `run: {{brokers: 3}}` for {injected.fault.text}, found one broker"
                 problems.append((("faults", number, "fault"), wrong))
         refuse(problems)
         return self

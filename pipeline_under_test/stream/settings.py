@@ -21,7 +21,7 @@ Retry = Literal["global", "local", "everything"]
 
 
 class NotThere(RuntimeError):
-    """The directory has no pipeline; the message says what to do."""
+    """The directory has no pipeline; the message gives the next step."""
 
 
 class ReferenceSettings(DataFolder):

@@ -37,5 +37,7 @@ def verdict_of(settings: ReferenceSettings, lagloss: LaglossSettings) -> Verdict
         raise NotEnoughData(detail=f"The ledger in {settings.ledger_dir} is empty. Start a load with `pipeline run`.")
     (verdict,) = verdicts_on(truths, lagloss)
     if len(verdict.waiting) == len(windows):
-        raise NotEnoughData(detail=f"No window of {settings.pipeline} is closed yet. Wait until its grace is over.")
+        raise NotEnoughData(
+            detail=f"No window of {settings.pipeline} is closed yet. Wait until its grace period has ended."
+        )
     return verdict

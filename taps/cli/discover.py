@@ -31,12 +31,15 @@ ANSWER_S: Final = 10.0
 
 
 def discover(
-    group: Annotated[list[str] | None, typer.Option("--group", help="consumer group; repeatable")] = None,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="topic besides those of the groups")] = None,
+    group: Annotated[list[str] | None, typer.Option("--group", help="consumer group (repeatable)")] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="topic to include in addition to those of the groups (repeatable)"),
+    ] = None,
     name: Annotated[str, typer.Option(help="name of the pipeline")] = "discovered",
-    lookback: Annotated[str, typer.Option(help="how far back the taps begin")] = "10m",
-    span: Annotated[int, typer.Option(min=5, help="seconds of records to compare")] = 120,
-    cluster: Annotated[str, typer.Option(help="name of the Kafka cluster, where it is not lagloss's own")] = "",
+    lookback: Annotated[str, typer.Option(help="how far in the past the taps start")] = "10m",
+    span: Annotated[int, typer.Option(min=5, help="length of the compared range of records, in seconds")] = 120,
+    cluster: Annotated[str, typer.Option(help="name of the Kafka cluster (default: the one that lagloss uses)")] = "",
     data_dir: DataDir = None,
 ) -> None:
     """Propose a definition with taps, as YAML on stdout to edit and apply. Without --group, all groups are looked at.
@@ -65,7 +68,7 @@ def _choose(
     """Return the topics to compare: those of the groups, and those that are named; without either, all."""
     missing = sorted(set(group or ()) - {group_name for group_name, topics in read.items() if topics})
     if missing:
-        raise UsageError(detail=f"expected groups that have committed offsets, found none of {', '.join(missing)}")
+        raise UsageError(detail=f"expected groups with committed offsets, found no offsets of {', '.join(missing)}")
     topics_to_read = list(dict.fromkeys([*(topic or ()), *(topic for topics in read.values() for topic in topics)]))
     if not topic and not group:
         topics_to_read = [
@@ -73,7 +76,7 @@ def _choose(
         ]
     if len(topics_to_read) > MAX_TOPICS:
         raise UsageError(
-            detail=f"expected at most {MAX_TOPICS} topics, found {len(topics_to_read)}: name some, or a group"
+            detail=f"expected up to {MAX_TOPICS} topics, found {len(topics_to_read)}; select with --topic or --group"
         )
     return topics_to_read
 
@@ -84,7 +87,7 @@ def _sample(connection: Cluster, cluster: str, wanted_topics: Sequence[str], spa
     guesses = (_guess(connection, topic, cluster, until_ms - span_s * 1_000, until_ms) for topic in wanted_topics)
     topics = [guess for guess in guesses if guess is not None]
     if not topics:
-        raise NotEnoughData(detail=f"no records in any of the topics {', '.join(wanted_topics) or '(there are none)'}")
+        raise NotEnoughData(detail=f"no records to compare in these topics: {', '.join(wanted_topics) or '(no topics exist)'}")
     return topics
 
 
@@ -104,7 +107,7 @@ def _can_be_named(group: str) -> bool:
     try:
         demand(GroupId, "group", group)
     except UsageError as error:
-        typer.echo(f"Left out is a group that no definition can name: {error}", err=True)
+        typer.echo(f"Skipping a group whose name is not allowed in a definition: {error}", err=True)
         return False
     return True
 

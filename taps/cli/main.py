@@ -10,7 +10,7 @@ from taps.cli.trial import try_topic
 
 app = typer.Typer(
     name="tap",
-    help="Look at topics before they are tapped.",
+    help="Inspect topics before tapping them.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

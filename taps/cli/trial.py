@@ -50,7 +50,7 @@ class Trial:
         extracted = extractor.extract(sample.records)
         ids: list[str | None] = [None] * len(sample)
         times: list[float | None] = [None] * len(sample)
-        reasons: list[str | None] = ["left out by where"] * len(sample)
+        reasons: list[str | None] = ["excluded by where"] * len(sample)
         for row, raw, at_ms in zip(extracted.rows.tolist(), extracted.ids, extracted.event_ms.tolist(), strict=True):
             ids[row], times[row], reasons[row] = raw.decode(), at_ms, None
         for reason, rows in extracted.unreadable_rows.items():
@@ -68,17 +68,18 @@ class Trial:
 def try_topic(
     topic: Annotated[str, typer.Argument(help="name of the topic", metavar="TOPIC")],
     message_id: Annotated[
-        str | None, typer.Option("--id", help="$.path, key, key:$.path, header:NAME or header:NAME as json; or a guess")
+        str | None,
+        typer.Option("--id", help="$.path, key, key:$.path, header:NAME or header:NAME as json (default: guessed)"),
     ] = None,
     event_time: Annotated[
-        str | None, typer.Option(help="the same, or timestamp; ` in s|ms|us|ns` for its unit; without it, a guess")
+        str | None, typer.Option(help="like --id, or timestamp; add ` in s|ms|us|ns` for the unit (default: guessed)")
     ] = None,
-    where: Annotated[str | None, typer.Option(help="""condition, as '$.type == "order"'""")] = None,
+    where: Annotated[str | None, typer.Option(help="""condition, such as '$.type == "order"'""")] = None,
     form: Annotated[Format, typer.Option("--format", help=", ".join(FORMATS))] = "auto",
-    schema: Annotated[Path | None, typer.Option(help="file of an Avro schema, a .proto or a descriptor set")] = None,
+    schema: Annotated[Path | None, typer.Option(help="file with an Avro schema, a .proto or a descriptor set")] = None,
     message: Annotated[str | None, typer.Option(help="name of the Protobuf message in that file")] = None,
-    cluster: Annotated[str, typer.Option(help="name of the Kafka cluster, where it is not lagloss's own")] = "",
-    count: Annotated[int, typer.Option(min=1, max=1_000, help="records to show")] = 10,
+    cluster: Annotated[str, typer.Option(help="name of the Kafka cluster (default: the one that lagloss uses)")] = "",
+    count: Annotated[int, typer.Option(min=1, max=1_000, help="number of records to show")] = 10,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -94,7 +95,9 @@ def try_topic(
     with reaching(connection), closing(TopicReader(connection, topic)) as reader:
         sample = read_newest(reader)
     if not len(sample):
-        raise NotEnoughData(detail=f"topic {topic} has no records: none came yet, or retention has deleted all")
+        raise NotEnoughData(
+            detail=f"topic {topic} has no records: none were produced yet, or retention deleted all of them"
+        )
     registry = registry_of(cluster)
     guesses = guess(sample.records, form, text, message, registry)
     chosen_id = message_id or (guesses.ids[0].expression if guesses.ids else "key")
@@ -147,7 +150,7 @@ def _document(sample: Sample, trial: Trial, guesses: Guesses, count: int) -> dic
 
 def _print(sample: Sample, trial: Trial, guesses: Guesses, count: int, guessed: tuple[bool, bool]) -> None:
     console = out()
-    columns = ("record", "record time (UTC)", "key", "message id", "event time (UTC)", "lag", "not readable")
+    columns = ("record", "record time (UTC)", "key", "message id", "event time (UTC)", "lag", "unreadable")
     table = Table(*columns, box=None, header_style="bold")
     for row in range(max(0, len(sample) - count), len(sample)):
         stamp, event = int(sample.records.timestamp_ms[row]), trial.event_ms[row]
@@ -181,19 +184,19 @@ def summary(sample: Sample, trial: Trial) -> str:
     extraction = trial.extraction
     ids = [message_id for message_id in trial.ids if message_id is not None]
     by = f"id {extraction.id.written} and eventTime {extraction.event_time.written}"
-    lines = [f"{trial.readable} of the newest {len(sample)} records can be read, by {by}."]
+    lines = [f"{trial.readable} of the newest {len(sample)} records can be read with {by}."]
     if trial.left_out:
-        lines.append(f"{trial.left_out} are left out by the condition.")
+        lines.append(f"{trial.left_out} are excluded by the condition.")
     lines += [f"{count} cannot be read: {reason}." for reason, count in trial.counts.items()]
     if ids:
         if len(set(ids)) < len(ids):
-            lines.append(f"{len(ids) - len(set(ids))} repeat an id of another record.")
+            lines.append(f"{len(ids) - len(set(ids))} have the id of another record.")
         times = zip(sample.records.timestamp_ms.tolist(), trial.event_ms, strict=True)
         lags = sorted(at_ms - event_ms for at_ms, event_ms in times if event_ms is not None)
         p50 = lags[rank(0.5, len(lags)) - 1]
-        lines.append(f"Records are {p50:,.0f} ms after their event times, {lags[-1]:,.0f} ms at most.")
+        lines.append(f"Lag of the records: p50 {p50:,.0f} ms, max {lags[-1]:,.0f} ms.")
     if not sample.is_append_time:
-        lines.append("The topic keeps the producer's time (CreateTime), so lags are measured by the producer's clock.")
+        lines.append("The topic stores the producer's time (CreateTime), so lags depend on the producer's clock.")
     return "\n".join(lines)
 
 

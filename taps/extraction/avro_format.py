@@ -39,11 +39,11 @@ _NUMBERS: Final[Mapping[str, type[int]]] = {
 
 
 class BadAvroSchema(ValueError):
-    """The text is no schema that records can be read by."""
+    """The text is not a usable Avro schema."""
 
 
 class _TooMuch(ValueError):
-    """A record passes a bound."""
+    """A record exceeds a limit."""
 
 
 @dataclass(slots=True)
@@ -198,9 +198,9 @@ def _refusing_odd_schemas() -> Iterator[None]:
     try:
         yield
     except json.JSONDecodeError as error:
-        raise BadAvroSchema(f"it is no JSON: {error}") from error
+        raise BadAvroSchema(f"it is not JSON: {error}") from error
     except RecursionError:
-        raise BadAvroSchema("it is nested too deep") from None
+        raise BadAvroSchema("it is nested too deeply") from None
     except Exception as error:  # fastavro raises KeyError, TypeError and others
         raise BadAvroSchema(str(error) or type(error).__name__) from error
 

@@ -58,12 +58,12 @@ COMPILE_TIMEOUT_S: Final = 60.0
 
 
 class BadProtobufSchema(ValueError):
-    """The text is no schema that messages can be read by."""
+    """The text is not a usable Protobuf schema."""
 
 
 class ProtobufCompilerMissing(ServerUnreachable):
-    """A Protobuf schema is given as text, which takes a compiler, and grpcio-tools is not installed. Run
-    `pip install 'lagloss-server[protobuf]'`, or give the schema compiled, as a FileDescriptorSet in base64."""
+    """Compiling a Protobuf schema from text needs grpcio-tools, which is not installed. Run
+    `pip install 'lagloss-server[protobuf]'`, or provide the compiled schema as a FileDescriptorSet in base64."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ class ProtobufFile:
             if len(top) == 1:
                 return top[0]
             names = ", ".join(candidate.full_name for candidate in top[:10]) or "none"
-            raise BadProtobufSchema(f"expected the name of a message, since the schema has {names}")
+            raise BadProtobufSchema(f"expected the name of a message, since the schema has several or none: {names}")
         message_ = messages.get(name) or messages.get(f"{package}.{name}")
         if message_ is None:
-            raise BadProtobufSchema(f"expected a message of the schema, {', '.join([*messages][:10])}, found {name}")
+            raise BadProtobufSchema(f"expected a message of the schema ({', '.join([*messages][:10])}), found {name}")
         return message_
 
     def nested(self, indexes: Sequence[int]) -> Any:
@@ -131,7 +131,7 @@ class ProtobufFile:
         nested_message = None
         for index in indexes:
             if not 0 <= index < len(level):
-                raise BadProtobufSchema("there is no such message")
+                raise BadProtobufSchema("the schema has no message with these indexes")
             nested_message = level[index]
             # as Confluent's Java client counts: without the messages that protoc makes of a map's entries
             level = [
@@ -181,7 +181,7 @@ def compile_proto(text: str, imports: Mapping[str, str]) -> bytes:
         for name, source in (*_CONFLUENT.items(), *imports.items(), (_MAIN, text)):
             parts = PurePosixPath(name).parts
             if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
-                raise BadProtobufSchema(f"it imports {name!r}, which is no path below its own")
+                raise BadProtobufSchema(f"it imports {name!r}, which is not a path below its own folder")
             path = root.joinpath(*parts)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source, "utf-8")
@@ -196,7 +196,7 @@ def compile_proto(text: str, imports: Mapping[str, str]) -> bytes:
                 timeout_s=COMPILE_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
-            raise BadProtobufSchema(f"protoc did not end within {COMPILE_TIMEOUT_S:g} s") from None
+            raise BadProtobufSchema(f"protoc did not finish within {COMPILE_TIMEOUT_S:g} s") from None
         if done.returncode or not out.exists():
             raise BadProtobufSchema(done.stderr.strip().replace(f"{root}/", "")[:500] or "protoc failed")
         return out.read_bytes()
@@ -236,7 +236,7 @@ def _without_missing(file: Any, available: Set[str], defined: Set[str]) -> Any:
 def _make_plain(field: Any) -> None:
     plain = {field.TYPE_MESSAGE: field.TYPE_BYTES, field.TYPE_ENUM: field.TYPE_INT32}.get(field.type)
     if plain is None:
-        raise BadProtobufSchema(f"it has a field of the unknown type {field.type_name}")
+        raise BadProtobufSchema(f"it has a field of unknown type {field.type_name}")
     field.type = plain
     field.ClearField("type_name")
 
@@ -263,7 +263,7 @@ def _renamed(raw: bytes, name: str) -> Any:
     try:
         file_ = descriptor_pb2.FileDescriptorProto.FromString(raw)
     except DecodeError:
-        raise BadProtobufSchema(f"the registry's {name} is no FileDescriptorProto") from None
+        raise BadProtobufSchema(f"{name} from the registry is not a FileDescriptorProto") from None
     file_.name = name
     return file_
 

@@ -116,8 +116,8 @@ class AppriseTransport:
             return Sent()
         hang = [number for number, thread in self._asking.items() if thread.is_alive()]
         missing = [str(number + 1) for number in range(len(self._services)) if str(number) not in reached]
-        why = f"; not done within {self.timeout_s:g} s: {', '.join(str(number + 1) for number in hang)}" if hang else ""
-        return TryLater(f"Apprise did not deliver to number {', '.join(missing)} of its URLs{why}")
+        why = f"; timed out after {self.timeout_s:g} s: {', '.join(str(number + 1) for number in hang)}" if hang else ""
+        return TryLater(f"Apprise did not deliver to URL number {', '.join(missing)}{why}")
 
 
 def _without_mentions(text: str) -> str:

@@ -84,7 +84,7 @@ class HttpTarget:
     ) -> Outcome:
         """Post and return the outcome. Raise nothing that a network or a receiver can cause."""
         if len(body) > MAX_BODY_BYTES:
-            return Refused(f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}")
+            return Refused(f"the message has {len(body)} bytes; the limit is {MAX_BODY_BYTES}")
         deadline = deadline or Deadline(self.timeout_s)
         try:
             addresses = self._addresses(deadline)
@@ -92,7 +92,7 @@ class HttpTarget:
                 return Refused("its host has no public address; `allowPrivate: true` permits private ones")
             outcome = meaning(self._asked(addresses, body, headers, deadline))
         except (TimeoutError, httpcore2.TimeoutException) as error:
-            outcome = TryLater(f"no answer in time ({type(error).__name__})")
+            outcome = TryLater(f"no response in time ({type(error).__name__})")
         except httpcore2.LocalProtocolError as error:
             outcome = Refused(f"the request is not valid: {error}")
         except (OSError, httpcore2.NetworkError, httpcore2.ProtocolError) as error:

@@ -80,12 +80,12 @@ def no_alerter(leader: LeaseHolder | None, address: Address, now_s: float) -> Pa
     """Return a banner if no alerter leads."""
     if leader is not None and now_s - leader.well_at.timestamp() < LEADS_FOR_S:
         return None
-    why: list[Any] = ["No alerter has led yet."]
+    why: list[Any] = ["No alerter has become leader yet."]
     if leader is not None:
-        why = [f"The last one that led, on {leader.host}, was well at ", at(leader.well_at, address.zone), "."]
+        why = [f"The last leader, on {leader.host}, sent its last heartbeat at ", at(leader.well_at, address.zone), "."]
     commands = [dmc.Code("lagloss up"), ", or ", dmc.Code("python -m alerting"), "."]
-    summary = [*why, " No rule is judged and no notification sent until one runs: ", *commands]
-    return alert("No alerter leads", summary, "red", "✖")
+    summary = [*why, " No rules are evaluated and no notifications are sent until you start one: ", *commands]
+    return alert("No active alerter", summary, "red", "✖")
 
 
 def firing(board: Board, address: Address, person: Person, now_s: float) -> Part:
@@ -96,16 +96,16 @@ def firing(board: Board, address: Address, person: Person, now_s: float) -> Part
 
 def silenced(board: Board, address: Address, person: Person, now_s: float) -> Part:
     if not board.withheld:
-        summary = "No open incident is kept from its receivers by a silence, maintenance, or another incident."
+        summary = "No open incident is withheld by a silence, maintenance, or another incident."
         return _none("Nothing is withheld", summary)
     return cards(board.withheld, address, person, now_s)
 
 
 def pending(board: Board, address: Address) -> Part:
     if not board.pending:
-        return _none("Nothing is pending", "No rule has begun to breach without being an incident yet.")
-    heads = ("Severity", "Pipeline", "Rule", "What", "Windows", "Newest breach")
-    return table("rules that have begun to breach", heads, [_pending(breach, address) for breach in board.pending])
+        return _none("Nothing is pending", "No rule is in breach without an incident.")
+    heads = ("Severity", "Pipeline", "Rule", "Breach", "Windows", "Newest window")
+    return table("rules in breach without an incident", heads, [_pending(breach, address) for breach in board.pending])
 
 
 def _pending(breach: Pending, address: Address) -> list[Part]:
@@ -121,9 +121,9 @@ def _pending(breach: Pending, address: Address) -> list[Part]:
 
 
 def history(incident_history: IncidentHistory, address: Address) -> list[Part | None]:
-    shown: Part = _none("Nothing was resolved", "No incident that was opened in this range is over.")
+    shown: Part = _none("No resolved incidents", "No incident opened in this range has been resolved.")
     if incident_history.incidents:
-        heads = ("Opened", "Severity", "Pipeline", "Rule", "Worst", "Acknowledged", "Lasted", "Ended")
+        heads = ("Opened", "Severity", "Pipeline", "Rule", "Worst", "Acknowledged", "Duration", "Resolution")
         shown = table(
             "resolved incidents", heads, [_resolved(incident, address) for incident in incident_history.incidents]
         )
@@ -136,7 +136,7 @@ def _times(times: Times) -> Part:
         ("acknowledged", f"{times.acknowledged}"),
         ("MTTA, mean (median)", _mean(times.mean_to_acknowledge_s, times.median_to_acknowledge_s)),
         ("MTTR, mean (median)", _mean(times.mean_to_resolve_s, times.median_to_resolve_s)),
-        ("revised: no breach after all", f"{times.revised}"),
+        ("revised (no breach)", f"{times.revised}"),
     )
     tiles = [
         dmc.Paper([dmc.Text(value, fw=700, fz=18), dmc.Text(name, size="xs")], p="xs", className="tile")
@@ -169,7 +169,7 @@ def _resolved(incident: Incident, address: Address) -> list[Part]:
 
 def deliveries(deliveries: Deliveries, failed: Sequence[Delivery], address: Address, now_s: float) -> list[Part | None]:
     """`failed`: those of the last 7 days, whatever is filtered."""
-    shown: Part = _none("Nothing was sent", "No notification was sent in this range, and none waits.")
+    shown: Part = _none("No notifications", "No notification was sent in this range, and none is queued.")
     if deliveries.deliveries:
         heads = ("Outcome", "Receiver", "About", "Change", "Attempts", "When", "Last error")
         shown = table("deliveries", heads, [_delivery(delivery, address) for delivery in deliveries.deliveries])
@@ -196,7 +196,7 @@ def silences(silences: Sequence[Silence], address: Address, person: Person) -> P
     if not silences:
         return _none("No silences", "No silence is active.")
     heads = ("", "Matchers", "Until", "By", "Reason")
-    return table("silences that hold", heads, [_silence(silence, address, person) for silence in silences])
+    return table("active silences", heads, [_silence(silence, address, person) for silence in silences])
 
 
 def _silence(silence: Silence, address: Address, person: Person) -> list[Part]:

@@ -47,7 +47,7 @@ def test_panel() -> Part:
         [
             dmc.Title("Test a receiver", order=2, fz=16, mb="xs"),
             dmc.Text(
-                f"It gets a message that says so, by way of the alerter. The answer takes up to {WAIT_S:g} s.",
+                f"The alerter sends it a test notification. The result takes up to {WAIT_S:g} s.",
                 size="sm",
                 mb="xs",
             ),
@@ -70,7 +70,7 @@ def test_panel() -> Part:
 
 def backtest_panel() -> Part:
     summary = (
-        "Which incidents the pipeline's rules, as they are now, would have opened on the windows that are stored for "
+        "Shows which incidents the current rules of the pipeline would have opened on the stored windows of "
         "the range in the header. Nothing is stored or sent."
     )
     return dmc.Paper(
@@ -145,7 +145,7 @@ def _register_test(app: Dash, services: Services) -> None:
         try:
             outcome = await services.threads.trial(notices.attempt, acts.rehearse, services.store, receiver)
         except LaglossError as error:
-            title = "No alerter sent it" if isinstance(error, NoAlerter) else "Not done"
+            title = "Not sent by any alerter" if isinstance(error, NoAlerter) else "Action failed"
             return alert(title, str(error), "red", "✖"), time.time()
         shown = notices.not_done(outcome) if isinstance(outcome, Failed) else tested(receiver, outcome)
         return shown, time.time()
@@ -155,11 +155,11 @@ def tested(receiver: str, outcome: CheckOutcome) -> Part:
     """Show a receiver's answer to a test."""
     match outcome.outcome:
         case "sent":
-            return alert("Sent", f"{receiver} took it. See that it has arrived.", "teal", "✔")
+            return alert("Sent", f"{receiver} accepted the test. Check that it has arrived.", "teal", "✔")
         case "refused":
-            return alert("Refused", f"{receiver} does not take it: {outcome.error or 'no reason known'}", "red", "✖")
-    summary = f"{receiver} has not taken it yet ({outcome.error or 'no answer'}); the alerter goes on trying."
-    return alert("Not taken yet", summary, "orange", "…")
+            return alert("Refused", f"{receiver} refused the test: {outcome.error or 'no reason given'}", "red", "✖")
+    summary = f"{receiver} has not accepted it yet ({outcome.error or 'no response'}); the alerter keeps trying."
+    return alert("Not accepted yet", summary, "orange", "…")
 
 
 def _register_backtest(app: Dash, services: Services) -> None:
@@ -187,7 +187,7 @@ def _register_backtest(app: Dash, services: Services) -> None:
                 notices.attempt, backtest, services.store, services.settings, pipeline, span
             )
         except LaglossError as error:
-            return alert("No backtest", str(error), "red", "✖")
+            return alert("Backtest failed", str(error), "red", "✖")
         return notices.not_done(result) if isinstance(result, Failed) else backtested(result, address.zone)
 
 
@@ -200,12 +200,14 @@ def backtested(result: Mapping[str, Any], zone: Zone) -> Part:
         f"{zone.moment(to_s)}, on {fmt.count(result['windows'])} windows "
         f"({fmt.count(result['revisions'])} of them revised later)."
     )
-    heads = ("Opened", "Over", "Severity", "Rule", "Worst", "Windows", "Where")
+    heads = ("Opened", "Resolved", "Severity", "Rule", "Worst", "Windows", "Where")
     shown = table(
-        "incidents that would have been", heads, [_would_be(incident, zone) for incident in result["incidents"]]
+        "incidents that would have opened", heads, [_would_be(incident, zone) for incident in result["incidents"]]
     )
     limits = [
-        dmc.ListItem(f"{limit['rule']}: {'as far as windows show' if limit['tried'] else 'not tried'}; {limit['why']}")
+        dmc.ListItem(
+            f"{limit['rule']}: {'approximated from windows' if limit['tried'] else 'not tried'}; {limit['why']}"
+        )
         for limit in result["limits"]
     ]
     return html.Div([dmc.Text(summary, fw=600), shown if number else None, dmc.List(limits, size="sm", mt="xs")])

@@ -23,13 +23,13 @@ from lagloss_server.store.audit import ACTIONS
 
 _SHOWN_PIPELINES: Final = 5
 _KNOWN: Final = {
-    "local": "by password",
-    "oidc": "by the provider",
-    "proxy": "by the proxy",
-    "token": "a token",
-    "machine": "a process of the collector's machine",
-    "command": "on the command line",
-    "none": "without a login",
+    "local": "password login",
+    "oidc": "identity provider",
+    "proxy": "proxy",
+    "token": "token",
+    "machine": "local process on the collector's host",
+    "command": "command line",
+    "none": "no login",
 }
 
 
@@ -46,7 +46,13 @@ class AuditId(StrEnum):
 def frame(_params: Mapping[str, str], address: Address) -> Part:
     filters = filters_of(address)
     actor = dmc.TextInput(
-        id=AuditId.ACTOR, placeholder="anybody", value=filters.actor or "", debounce=True, label="Who", size="xs", w=170
+        id=AuditId.ACTOR,
+        placeholder="anybody",
+        value=filters.actor or "",
+        debounce=True,
+        label="User",
+        size="xs",
+        w=170,
     )
     actions = [{"value": action, "label": words} for action, words in ACTIONS.items()]
     return html.Div(
@@ -56,8 +62,8 @@ def frame(_params: Mapping[str, str], address: Address) -> Part:
             dmc.Group(
                 [
                     actor,
-                    _select(AuditId.ACTION, "Did what", actions, filters.action, 260),
-                    _select(AuditId.PIPELINE, "Of the pipeline", _choices(filters, []), filters.pipeline, 200),
+                    _select(AuditId.ACTION, "Action", actions, filters.action, 260),
+                    _select(AuditId.PIPELINE, "Pipeline", _choices(filters, []), filters.pipeline, 200),
                 ],
                 align="end",
                 gap="xs",
@@ -101,15 +107,15 @@ def read(visit: Visit) -> AuditEntries:
             visit.store, filters_of(address), shown_range(address.query, visit.now_s), page_of(address)
         )
     except NotAllowed as error:
-        raise Instead(alert("Not for viewers", str(error), "orange", "!")) from None
+        raise Instead(alert("Operators only", str(error), "orange", "!")) from None
     if not entries.entries:
-        raise Instead(alert("Nothing", "Nothing like this was done in this range.", "gray", "○"))
+        raise Instead(alert("No entries", "No matching entries in this range.", "gray", "○"))
     return entries
 
 
 def _trail(entries: AuditEntries, visit: Visit) -> Part:
     address = visit.address
-    columns = ("When", "Who", "From", "Did", "What", "Pipelines", "More")
+    columns = ("Time", "User", "Address", "Action", "Object", "Pipelines", "Details")
     rows = [_row(entry, address) for entry in entries.entries]
     return html.Div([table("audit trail", columns, rows), pages(entries.page, entries.total, address)])
 

@@ -24,13 +24,13 @@ from lagloss_server.base.errors import UnknownPipeline
 _NOTICE: Final = "health-notice"
 _ONLY: Final = "health-only"
 _SECTIONS: Final = "health-sections"
-_NOT_ASKED: Final = Ends(None, "Kafka is asked later")
+_NOT_ASKED: Final = Ends(None, "Kafka has not been queried yet")
 
 
 def frame(_params: Mapping[str, str], address: Address) -> Part:
     only = dmc.Select(
         id=_ONLY,
-        label="Only what is of this pipeline",
+        label="Pipeline",
         placeholder="all pipelines",
         value=address.query.get("pipeline"),
         data=[address.query["pipeline"]] if "pipeline" in address.query else [],

@@ -27,17 +27,17 @@ Row = tuple[bool, Sequence[Part]]
 
 def verdict(health: Health) -> Part:
     """Return whether lagloss can be trusted now: every problem with what to do about it."""
-    scope = f" as far as {health.pipeline} goes" if health.pipeline else ""
+    scope = f" for {health.pipeline}" if health.pipeline else ""
     if not health.problems:
-        summary = "Minutes are closed in time, every node is heard, clocks agree, and an alerter is at work."
+        summary = "Minutes close on time, every node reports, clocks agree, and an alerter is active."
         silent = sum(node.silent for node in health.nodes)
         if silent:
-            fell = "1 emitter fell" if silent == 1 else f"{fmt.count(silent)} emitters fell"
-            summary += f" {fell} silent within a day, and others of the node report: see below."
+            fell = "1 emitter stopped" if silent == 1 else f"{fmt.count(silent)} emitters stopped"
+            summary += f" {fell} reporting within the last day, while others of the same node report: see below."
         if health.reports.behind is None:
-            summary += " Whether reports wait to be followed is not known."
-        return alert(f"lagloss is well{scope}", summary, "teal", "✔")
-    title = f"{fmt.counted(len(health.problems), 'thing')} to look at{scope}"
+            summary += " The number of unprocessed reports is unknown."
+        return alert(f"lagloss is healthy{scope}", summary, "teal", "✔")
+    title = f"{fmt.counted(len(health.problems), 'issue')}{scope}"
     return alert(title, dmc.List([_problem(problem) for problem in health.problems], size="sm"), "orange", "!")
 
 
@@ -61,11 +61,11 @@ def sections(health: Health, address: Address) -> Part:
         _section("Taps", _taps(health, address)),
         _section("Clocks by host", _hosts(health)),
         _section("Quarantine, last 24 hours", _bad_records(health)) if health.is_whole else None,
-        _section("Set aside", _set_aside(health, zone)),
-        _section("Names that no definition has", _strangers(health, zone)),
+        _section("Failed and unreadable", _set_aside(health, zone)),
+        _section("Undeclared names", _strangers(health, zone)),
         _section("Alerting", _alerting(health, zone)),
-        _section("Recomputing", _recomputes(health, address)),
-        _section("Sizes", _sizes(health, zone)) if health.is_whole else None,
+        _section("Recompute requests", _recomputes(health, address)),
+        _section("Table sizes", _sizes(health, zone)) if health.is_whole else None,
     ]
     return html.Div(shown, className="sections")
 
@@ -84,7 +84,7 @@ def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Part:
         html.Tr([html.Td(cell) for cell in cells], className="bad" if is_bad else None)
         for is_bad, cells in rows[:SHOWN]
     ]
-    more = f"and {fmt.count(len(rows) - SHOWN)} more; the API has all of them" if len(rows) > SHOWN else None
+    more = f"and {fmt.count(len(rows) - SHOWN)} more; the API returns all of them" if len(rows) > SHOWN else None
     table = html.Table([html.Thead(head), html.Tbody(body)], className="facts")
     # what is wider than a narrow screen can be scrolled by itself, with the keyboard too
     box = html.Div(table, className="scrolls", tabIndex=0, role="group", **aria(label=", ".join(columns)))
@@ -111,14 +111,14 @@ def _aged(seconds: float) -> str:
 def _reports(health: Health, zone: Zone) -> Part:
     summary = health.reports
     if summary.behind is None:
-        behind = f"not known: {summary.why}"
+        behind = f"unknown: {summary.why}"
     else:
-        behind = "none waits" if not summary.behind else f"{fmt.count(summary.behind)} wait to be followed"
+        behind = "none" if not summary.behind else f"{fmt.count(summary.behind)} unprocessed"
     rows: list[Row] = [
-        (False, ["newest report followed, appended", _at(summary.appended_s, zone, health.now_s)]),
-        (summary.is_stuck(health.now_s), ["reports not followed yet", behind]),
+        (False, ["newest processed report", _at(summary.appended_s, zone, health.now_s)]),
+        (summary.is_stuck(health.now_s), ["unprocessed reports", behind]),
     ]
-    return _table(("what", "found"), rows, "")
+    return _table(("item", "value"), rows, "")
 
 
 def _closings(health: Health, address: Address) -> Part:
@@ -129,9 +129,9 @@ def _closings(health: Health, address: Address) -> Part:
         link = inside_link(closing.pipeline, address.to(links.pipeline(closing.pipeline)).href)
         newest = _at(None if closing.newest_s is None else closing.newest_s + 60, address.zone, health.now_s)
         is_unknown = closing.newest_s is None and not closing.due  # nothing came in yet that could be closed
-        status = fmt.NOTHING if is_unknown else _status(is_late, "in time", "late")
+        status = fmt.NOTHING if is_unknown else _status(is_late, "on time", "late")
         rows.append((is_late, [link, status, newest, fmt.NOTHING if is_unknown else fmt.count(closing.due), waits]))
-    columns = ("pipeline", "closing", "newest closed minute ended", "minutes due, not closed", "oldest waits for")
+    columns = ("pipeline", "closing", "newest closed minute ended", "minutes overdue", "longest delay")
     return _table(columns, rows, "No pipeline is declared yet.")
 
 
@@ -143,7 +143,7 @@ def _nodes(health: Health, address: Address) -> Part:
         cells: list[Part] = [
             inside_link(node.pipeline, address.to(links.HEALTH, pipeline=node.pipeline).href),
             node.node,
-            _status(node.is_bad, "heard" if node.reporting else "ended", "silent"),
+            _status(node.is_bad, "reporting" if node.reporting else "ended", "silent"),
             fmt.count(node.reporting),
             silent,
             fmt.count(node.closed),
@@ -168,8 +168,8 @@ def _taps(health: Health, address: Address) -> Part:
             tap.trouble or fmt.NOTHING,
         ]
         rows.append((tap.is_bad, cells))
-    columns = ("pipeline", "node", "source", "state", "read through", "not readable", "waits for")
-    return _table(columns, rows, "No definition has any.")
+    columns = ("pipeline", "node", "source", "state", "read through", "unreadable", "waiting for")
+    return _table(columns, rows, "No definition declares a tap.")
 
 
 def _unreadable(tap: TapStatus) -> str:
@@ -190,13 +190,13 @@ def _silent(health: Health, address: Address) -> Part:
                 html.Code(emitter.emitter[:8], title=emitter.emitter),
                 html.Time(zone.moment(emitter.reported_s, seconds=True), title=utc(emitter.reported_s)),
                 _at(emitter.reported_s, zone, health.now_s),
-                "windows wait for it" if emitter.is_awaited else "not waited for any more",
+                "windows are waiting for it" if emitter.is_awaited else "no longer waited for",
             ],
         )
         for emitter in health.silent_emitters
     ]
-    columns = ("pipeline", "node", "host", "emitter", "silent since", "last report", "now")
-    return _table(columns, rows, "None: every emitter that reported within a day is heard, or has closed.")
+    columns = ("pipeline", "node", "host", "emitter", "silent since", "last report", "state")
+    return _table(columns, rows, "None: every emitter of the last day is reporting or has closed.")
 
 
 def _consumer_lag(lag: LagNow | None) -> str:
@@ -216,8 +216,10 @@ def _hosts(health: Health) -> Part:
         is_off = abs(host.skew_ms) >= AGREE_WITHIN_MS
         side = "behind" if host.skew_ms > 0 else "ahead"
         summary = f"{fmt.duration(abs(host.skew_ms))} {side}" if host.skew_ms else "0 ms"
-        rows.append((is_off, [host.host, _status(is_off, "right", "off"), summary, fmt.count(host.emitters)]))
-    return _table(("host", "clock", "against the broker's", "emitters"), rows, "No emitter reported in the last hour.")
+        rows.append((is_off, [host.host, _status(is_off, "ok", "off"), summary, fmt.count(host.emitters)]))
+    return _table(
+        ("host", "clock", "compared with the broker's", "emitters"), rows, "No emitter reported in the last hour."
+    )
 
 
 def _bad_records(health: Health) -> Part:
@@ -225,7 +227,9 @@ def _bad_records(health: Health) -> Part:
         (True, [bad.topic, bad.reason, fmt.count(bad.count), html.Code(bad.first_bytes or fmt.NOTHING)])
         for bad in health.bad_records
     ]
-    return _table(("topic", "reason", "records", "the newest begins (hex)"), rows, "Empty: every record could be read.")
+    return _table(
+        ("topic", "reason", "records", "newest starts with (hex)"), rows, "Empty: every record could be read."
+    )
 
 
 def _set_aside(health: Health, zone: Zone) -> Part:
@@ -234,7 +238,7 @@ def _set_aside(health: Health, zone: Zone) -> Part:
         tried = _at(item.failed_at_s, zone, health.now_s)
         rows.append((True, [item.kind, item.pipeline, item.item, item.error, fmt.count(item.tries), tried]))
     columns = ("kind", "pipeline", "item", "error", "tries", "last tried")
-    return _table(columns, rows, "Nothing: all windows could be closed, all periods rolled up, and all rows read.")
+    return _table(columns, rows, "None: all windows were closed, all periods rolled up, and all rows read.")
 
 
 def _strangers(health: Health, zone: Zone) -> Part:
@@ -250,7 +254,9 @@ def _strangers(health: Health, zone: Zone) -> Part:
         )
         for stranger in health.strangers
     ]
-    return _table(("kind", "pipeline", "checkpoint", "first named"), rows, "None: all that reports name is declared.")
+    return _table(
+        ("kind", "pipeline", "checkpoint", "first reported"), rows, "None: all names in reports are declared."
+    )
 
 
 def _alerting(health: Health, zone: Zone) -> Part:
@@ -258,16 +264,16 @@ def _alerting(health: Health, zone: Zone) -> Part:
     is_well = summary.is_well(health.now_s)
     well_at = None if summary.well_at is None else summary.well_at.timestamp()
     rows: list[Row] = [
-        (not is_well, ["leading alerter", summary.host or "none ever led"]),
-        (not is_well, ["last well", _at(well_at, zone, health.now_s)]),
+        (not is_well, ["active alerter", summary.host or "none so far"]),
+        (not is_well, ["last heartbeat", _at(well_at, zone, health.now_s)]),
     ]
     if summary.receivers is not None:
         receivers = ", ".join(
             f"{receiver['name']} ({receiver['kind']}{', fallback' if receiver['fallback'] else ''})"
             for receiver in summary.receivers
         )
-        rows.append((not receivers, ["receivers", receivers or "none: no notification is sent"]))
-    return _table(("what", "found"), rows, "")
+        rows.append((not receivers, ["receivers", receivers or "none: no notifications are sent"]))
+    return _table(("item", "value"), rows, "")
 
 
 def _recomputes(health: Health, address: Address) -> Part:
@@ -286,7 +292,7 @@ def _recomputes(health: Health, address: Address) -> Part:
         )
         for recompute in health.recomputes
     ]
-    return _table(("pipeline", "minutes", "done", "asked"), rows, "No recompute request is open.")
+    return _table(("pipeline", "minutes", "done", "requested"), rows, "There are no open recompute requests.")
 
 
 def _sizes(health: Health, zone: Zone) -> Part:
@@ -302,4 +308,4 @@ def _sizes(health: Health, zone: Zone) -> Part:
         )
         for size in health.sizes
     ]
-    return _table(("table", "with indexes", "day partitions", "dropped"), rows, "")
+    return _table(("table", "size with indexes", "day partitions", "dropped"), rows, "")

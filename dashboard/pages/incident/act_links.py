@@ -27,9 +27,7 @@ def act_link(label: str, do: Do, target: str, address: Address, person: Person, 
     """Return a link that opens the form for an operator of the pipeline, if it is about one; for others a disabled
     button that says why."""
     if person.role != "operator" or (pipeline is not None and not person.grants.may_act_on(pipeline)):
-        return dmc.Button(
-            label, disabled=True, size="compact-sm", variant="default", **{"data-why": "only operators may"}
-        )
+        return dmc.Button(label, disabled=True, size="compact-sm", variant="default", **{"data-why": "operators only"})
     if address.path.startswith(FORMS_ON):
         form = address.asking(do=do, of=target)
     elif do == Do.END_SILENCE:
@@ -46,6 +44,7 @@ def why_not(person: Person, pipeline: str | None = None) -> Part | None:
     scope = "" if pipeline is None else f" of {pipeline}"
     role = f", a {person.role}" if person.role == "viewer" else ""
     summary = (
-        f"You are {person.name}{role}: you may look. Acknowledging, silencing and testing need an operator{scope}."
+        f"You are {person.name}{role}, with read access. "
+        f"Acknowledging, silencing and testing require an operator{scope}."
     )
     return dmc.Text(summary, size="sm", c="dimmed", className="why-not", mb="xs")

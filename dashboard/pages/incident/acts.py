@@ -75,7 +75,7 @@ class Act:
 
 def _acknowledge(store: Store, submitted: Submitted) -> str:
     acts.acknowledge(store, submitted.of, submitted.typed[Field.NOTE], submitted.author)
-    return "It is yours: its receivers are notified."
+    return "Its receivers are notified."
 
 
 def _silence(store: Store, submitted: Submitted) -> list[Any]:
@@ -92,12 +92,12 @@ def _silence(store: Store, submitted: Submitted) -> list[Any]:
 
 def _end_silence(store: Store, submitted: Submitted) -> str:
     acts.end_silence(store, submitted.of, submitted.author)
-    return "Receivers are notified of what is still open."
+    return "Receivers are notified of incidents that are still open."
 
 
 def _fresh_acknowledgement(store: Store, incident_id: str) -> Fresh:
     fresh = _found(store, incident_id)
-    return Fresh("There is no such incident." if fresh is None else _words(fresh), {Field.NOTE: ""})
+    return Fresh("This incident does not exist." if fresh is None else _words(fresh), {Field.NOTE: ""})
 
 
 def _fresh_silence(store: Store, incident_id: str) -> Fresh:
@@ -112,7 +112,7 @@ def _fresh_end(store: Store, silence_id: str) -> Fresh:
     for silence in read_silences(store):
         if (stored := silence.silence).id == silence_id:
             return Fresh(f"{' '.join(stored.matchers)}, by {stored.author}: {stored.reason}", {})
-    return Fresh("This silence does not hold any more.", {})
+    return Fresh("This silence has ended.", {})
 
 
 def _found(store: Store, incident_id: str) -> Incident | None:
@@ -129,7 +129,7 @@ def _words(incident: Incident) -> str:
 _NOTE: Final = dmc.Textarea(
     id=Field.NOTE,
     label="Note (optional)",
-    description="what you know or are going to do",
+    description="findings or next steps",
     autosize=True,
     minRows=3,
     **{"data-autofocus": True},
@@ -137,21 +137,21 @@ _NOTE: Final = dmc.Textarea(
 _MATCHERS: Final = dmc.Textarea(
     id=Field.MATCHERS,
     label="Matchers",
-    description="one a line: label=value, !=, =~ or !~",
+    description="one per line: label=value, !=, =~ or !~",
     autosize=True,
     minRows=3,
     classNames={"input": "mono"},
 )
 _DURATION: Final = dmc.Select(
     id=Field.DURATION,
-    label="For",
+    label="Duration",
     data=[{"label": name, "value": str(for_s)} for name, for_s in _SILENT_FOR_S.items()],
     allowDeselect=False,
 )
 _REASON: Final = dmc.Textarea(
     id=Field.REASON,
     label="Reason",
-    description="everybody sees it",
+    description="visible to all users",
     required=True,
     autosize=True,
     minRows=2,
@@ -162,7 +162,7 @@ ACTS: Final = (
     Act(
         Do.ACKNOWLEDGE,
         title="Acknowledge the incident",
-        about="It is not escalated any further, and no reminders of it are sent.",
+        about="Stops its escalation and reminders.",
         fields=(_NOTE,),
         fresh=_fresh_acknowledgement,
         perform=_acknowledge,
@@ -171,7 +171,7 @@ ACTS: Final = (
     Act(
         Do.SILENCE,
         title="Silence",
-        about="No notification is sent for incidents that match all of these. They are recorded all the same.",
+        about="Incidents that match all of these send no notifications. They are still recorded.",
         fields=(_MATCHERS, _DURATION, _REASON),
         fresh=_fresh_silence,
         perform=_silence,
@@ -180,7 +180,7 @@ ACTS: Final = (
     Act(
         Do.END_SILENCE,
         title="End the silence",
-        about="Receivers are notified of what is still open, and of new incidents.",
+        about="Receivers are notified of incidents that are still open, and of new ones.",
         fields=(),
         fresh=_fresh_end,
         perform=_end_silence,

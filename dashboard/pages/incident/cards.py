@@ -199,10 +199,10 @@ def broken(failed: Sequence[Delivery], now: datetime) -> list[Broken]:
 def _failure(failure: Broken, zone: Zone) -> list[Any]:
     newest = failure.newest
     about = f"{newest.pipeline} {newest.rule} ({newest.change})" if newest.pipeline else newest.change
-    summary: list[Any] = [f"{newest.receiver}: {newest.last_error or 'no reason known'} · {about} · "]
+    summary: list[Any] = [f"{newest.receiver}: {newest.last_error or 'no reason given'} · {about} · "]
     summary.append(at(newest.done_at, zone) if newest.done_at else fmt.NOTHING)
     if failure.count > 1:
         summary.append(f" · and {failure.count - 1} more")
     if failure.works_since:
-        summary += [" · takes others again since ", at(failure.works_since, zone)]
+        summary += [" · delivering again since ", at(failure.works_since, zone)]
     return summary

@@ -200,8 +200,8 @@ def _why(error: LaglossError, zone: Zone) -> Part:
     if isinstance(error, AlreadyAcknowledged):
         at_s = parse_time_s(str(error.facts["at"]))
         when = f"{zone.clock(at_s, seconds=True)} {zone.label(at_s)} ({utc(at_s, seconds=True)})"
-        return alert("Already acknowledged", f"{error.facts['by']} was faster, at {when}.", "orange", "!")
-    return alert("Not done", str(error), "red", "✖")
+        return alert("Already acknowledged", f"{error.facts['by']} acknowledged it at {when}.", "orange", "!")
+    return alert("Action failed", str(error), "red", "✖")
 
 
 def _closed(address: Address) -> str:

@@ -82,13 +82,14 @@ def _content(result: IncidentRead, visit: Visit) -> Part:
             _head(result.opened, address, asking(), visit.now_s),
             _section("Where", _where(incident)),
             _section(
-                "For whom", [dmc.ListItem(destination_words(destination)) for destination in incident.destinations]
+                "Affected destinations",
+                [dmc.ListItem(destination_words(destination)) for destination in incident.destinations],
             ),
             _section("What the messages have in common", _blame(incident)),
             _section("Examples", _examples(incident, address)),
             _without_examples(incident, asking()),
             _section("Notes", [dmc.ListItem(note) for note in incident.notes]),
-            dmc.Paper([_heading("What happened"), _timeline(record, address.zone)], p="sm", mt="sm", withBorder=True),
+            dmc.Paper([_heading("Timeline"), _timeline(record, address.zone)], p="sm", mt="sm", withBorder=True),
             dmc.Paper(
                 [_heading("Deliveries"), _describe(record.deliveries, address.zone)], p="sm", mt="sm", withBorder=True
             ),
@@ -102,7 +103,7 @@ def _head(opened: OpenIncident, address: Address, person: Person, now_s: float) 
         "Breach": [f"{incident.text}; at worst {fmt.amount(incident.worst, incident.unit)}"],
         "Since": [
             when(incident.first_window_s, address.zone),
-            f", {fmt.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last of ",
+            f", {fmt.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last at ",
             _window("", incident.pipeline, incident.last_window_s, address),
         ],
         "State": _state(incident, address.zone),
@@ -132,7 +133,7 @@ def _state(incident: Incident, zone: Zone) -> list[Any]:
     opened: list[Any] = ["opened ", at(incident.opened_at, zone)]
     if incident.resolved_at is None:
         return ["open, ", *opened]
-    return [f"resolved ({incident.resolved_because}), ", *opened, ", over ", at(incident.resolved_at, zone)]
+    return [f"resolved ({incident.resolved_because}), ", *opened, ", ended ", at(incident.resolved_at, zone)]
 
 
 def _ways(incident: Incident, address: Address) -> list[Part]:
@@ -217,7 +218,7 @@ def _timeline(record: IncidentRecord, zone: Zone) -> Part:
 
 def _describe(deliveries: Sequence[Delivery], zone: Zone) -> Part:
     if not deliveries:
-        return dmc.Text("None: nothing was sent, and nothing waits.", size="sm")
+        return dmc.Text("None sent or queued.", size="sm")
     heads = ("Outcome", "Receiver", "Change", "Attempts", "When", "Last error")
     rows = [
         [

@@ -56,12 +56,12 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
                     [
                         dmc.TextInput(
                             id=MessageId.ASKED,
-                            label="Message id, or its hash in hex",
+                            label="Message id or its hash in hex",
                             size="sm",
                             w={"base": "100%", "sm": 380},
                             attributes={"input": {"maxLength": MAX_ID_BYTES}},
                         ),
-                        moment_picker(MessageId.AROUND, "Look around (optional)", 220, "sm", clearable=True),
+                        moment_picker(MessageId.AROUND, "Search near (optional)", 220, "sm", clearable=True),
                         dmc.Button("Search", id=MessageId.SEARCH, size="sm"),
                         live(MessageId.BUSY),
                     ],
@@ -90,14 +90,14 @@ def _register_search(app: Dash, services: Services) -> None:
         Input(Shell.URL, "search"),
         Input(Shell.SCHEME, "data"),
         State(MessageId.ANSWER, "data"),
-        running=[(Output(MessageId.BUSY, "children"), "Searching, half a minute at most …", "")],
+        running=[(Output(MessageId.BUSY, "children"), "Searching, up to 30 s …", "")],
     )
     async def find(pathname: str | None, search: str | None, scheme: str | None, answer: list[Any] | None) -> Any:
         address, params = PAGE.asked(pathname, search)
         pipeline = params["pipeline"]
         text = address.query.get("id", "")
         if not text:
-            summary = "Its beacons are found by the id alone; a time to look around makes it faster."
+            summary = "The id alone is enough to search; a time to search near makes it faster."
             return dmc.Text(summary, c="dimmed"), None
         question = [pipeline, text, *(address.query.get(name) for name in _WHERE)]
         is_theirs = asking().grants.may_see_ids(pipeline)  # an answer of somebody else's is not to be asked for

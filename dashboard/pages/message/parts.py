@@ -26,15 +26,15 @@ from lagloss_server.queries.message_trace import Search, Trail
 
 _LOOKS: Final = {
     "lost": ("Lost", "✖", "red"),
-    "perhaps": ("Perhaps lost", "?", "orange"),
+    "perhaps": ("Possibly lost", "?", "orange"),
     "overdue": ("Overdue", "!", "orange"),
     "pending": ("Pending", "…", "blue"),
 }
 _WHY: Final = {
-    "lost": "its place has gone on past it, and every emitter there accounts for all it saw",
-    "perhaps": "its place has gone on past it, but the evidence there is incomplete: it may have come through unseen",
-    "overdue": "no place has overtaken it, and it has been pending longer than maxWait",
-    "pending": "its place has not come past it yet: late, not lost",
+    "lost": "later messages have passed this place, and every emitter there has accounted for all it saw",
+    "perhaps": "later messages have passed this place, but its evidence is incomplete: it could have passed unseen",
+    "overdue": "not overtaken, but pending longer than maxWait",
+    "pending": "not overtaken yet: late, not lost",
 }
 _SHOWN_STAYS: Final = 3
 _SHOWN_BEACONS: Final = 500
@@ -45,7 +45,7 @@ def message_part(result: MessageRead, address: Address, traces: TraceLinks, *, d
     """Everything about a message, or why there is nothing."""
     parts: list[Any] = []
     if result.trouble is not None:
-        summary = f"{result.trouble} What is shown below, if anything, is what its window's result kept."
+        summary = f"{result.trouble} Any data below is from the stored result of its window."
         parts.append(alert("The log cannot be read", summary, "orange", "!"))
     if result.trail is not None:
         parts += [
@@ -62,30 +62,30 @@ def message_part(result: MessageRead, address: Address, traces: TraceLinks, *, d
 
 def _not_found(result: MessageRead, search: Search, address: Address) -> Part:
     zone = address.zone
-    looked = "no window of this pipeline is in the log"
+    looked = "the log holds no window of this pipeline"
     if search.from_s is not None and search.to_s is not None:
-        looked = f"looked through {zone.moment(search.from_s)} to {zone.moment(search.to_s)}"
+        looked = f"searched {zone.moment(search.from_s)} to {zone.moment(search.to_s)}"
     if search.is_cut:
         return alert("Not found yet", _not_yet(result.where, search, looked, address), "blue", "…")
     reach = ""
     if search.oldest_s is not None:
-        reach = f" The log reaches back to {zone.moment(search.oldest_s)}; of older messages only lost ones are known."
-    sample = " Its hash is not in the sample that this pipeline sends beacons of." if result.is_sampled_out else ""
-    summary = [f"No beacon names {result.asked}: {looked}.{reach}{sample}"]
+        reach = f" The log goes back to {zone.moment(search.oldest_s)}; of older messages, only lost ones are stored."
+    sample = " Its hash is outside the sample for which this pipeline sends beacons." if result.is_sampled_out else ""
+    summary = [f"No beacon found for {result.asked}: {looked}.{reach}{sample}"]
     if result.where.goes_on:
-        summary.append(" Only windows that an earlier search had not looked through were asked for.")
+        summary.append(" Windows covered by an earlier search were skipped.")
     return alert("Not found", summary, "orange", "∅")
 
 
 def _not_yet(where: Where, search: Search, looked: str, address: Address) -> list[Any]:
     """Return where to go on: a search around a time has left out windows on both its sides."""
-    order = "newest first" if where.around_s is None else f"from {address.zone.moment(where.around_s)} on both sides"
+    order = "newest first" if where.around_s is None else f"outwards from {address.zone.moment(where.around_s)}"
     earlier = address.asking(before=rfc3339(search.from_s or 0), after=None)
-    summary: list[Any] = [f"Not there so far: {looked}, {order}, as far as half a minute goes. "]
-    summary.append(dmc.Anchor("Go on with earlier ones", href=earlier.href, underline="always"))
+    summary: list[Any] = [f"Not found so far: {looked}, {order}, within 30 s. "]
+    summary.append(dmc.Anchor("Search earlier windows", href=earlier.href, underline="always"))
     if where.around_s is not None:
         later = address.asking(after=rfc3339(search.to_s or 0), before=None)
-        summary += [" or ", dmc.Anchor("with later ones", href=later.href, underline="always")]
+        summary += [" or ", dmc.Anchor("search later windows", href=later.href, underline="always")]
     return summary
 
 
@@ -111,7 +111,7 @@ def _fate(result: MessageRead, address: Address, traces: TraceLinks) -> Part:
                         dmc.Text(name, fw=600, className="mono"),
                         dmc.Text(_sentence(result), size="sm"),
                         dmc.Text(
-                            ["Last sign of life: ", _moment(zone, seen_ms), f" at {last} · ", window],
+                            ["Last seen: ", _moment(zone, seen_ms), f" at {last} · ", window],
                             size="sm",
                         ),
                         _trace(result.trace, start_s, traces),
@@ -143,10 +143,10 @@ def _badge(result: MessageRead) -> Part:
 
 def _sentence(result: MessageRead) -> str:
     if not result.missing_at:
-        return "Every place that it came to has let it go: it was delivered, filtered or put in a dead-letter queue."
+        return "It was delivered, filtered or dead-lettered on every path that it took."
     where = ", ".join(words.place_label(place) for place in result.missing_at)
     if result.verdict is None:
-        return f"Missing at {where}. Its window is not judged yet, or its result kept no more names."
+        return f"Missing at {where}. Its window has no verdict yet, or its result stores no more names."
     return f"Missing at {where}: {_WHY.get(result.verdict.kind, result.verdict.kind)}."
 
 
@@ -173,12 +173,12 @@ def _chart(result: MessageRead, trail: Trail, address: Address, dark: bool) -> P
     stays_ = stays(result.graph, trail.beacons[:_SHOWN_BEACONS])
     figure = gantt(stays_, missing, event_ms, trail.last_seen_ms, address.zone, dark)
     config: Any = {"displayModeBar": False, "responsive": True, "showTips": False}
-    unknown = "" if trail.event_ms is not None else " Its event time is not known: the end of its minute stands in."
+    unknown = "" if trail.event_ms is not None else " Its event time is unknown; the end of its minute is used instead."
     return dmc.Paper(
         [
-            dmc.Title("Where it was", order=2, fz=16),
+            dmc.Title("Path of the message", order=2, fz=16),
             dmc.Text(_where_time_went(result.graph, trail), size="sm"),
-            dmc.Text(f"The table below says the same in numbers.{unknown}", size="sm", c="dimmed"),
+            dmc.Text(f"The table below has the same data.{unknown}", size="sm", c="dimmed"),
             dcc.Graph(id="message-gantt", figure=figure, config=config, style={"height": figure.layout.height}),
         ],
         p="sm",
@@ -195,7 +195,7 @@ def _where_time_went(graph: Graph, trail: Trail) -> str:
     parts = [
         f"{fmt.duration(ms)} {names.get(place) or f'at {words.place_label(place)}'}" for place, ms in longest_stays
     ]
-    return f"Where its time went: {', '.join(parts)}." if parts else ""
+    return f"Most time spent: {', '.join(parts)}." if parts else ""
 
 
 def _beacons(trail: Trail, zone: Zone) -> Part:
@@ -204,7 +204,7 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
     rows = []
     for beacon in trail.beacons[:_SHOWN_BEACONS]:
         counts[beacon.checkpoint] = counts.get(beacon.checkpoint, 0) + 1
-        notes = [f"time {counts[beacon.checkpoint]} here"] if counts[beacon.checkpoint] > 1 else []
+        notes = [f"occurrence {counts[beacon.checkpoint]}"] if counts[beacon.checkpoint] > 1 else []
         notes += [f"replay {beacon.replay}"] if beacon.replay else []
         notes += [f"reason: {beacon.reason}"] if beacon.reason else []
         notes += ["out of order"] if beacon.is_out_of_order else []
@@ -213,7 +213,7 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
         emitter = f"{beacon.emitter[:8]}{host}"
         observed = _moment(zone, beacon.observed_ms)
         rows.append([beacon.checkpoint, observed, fmt.duration(beacon.lag_ms), emitter, ", ".join(notes)])
-    first = f", the first {_SHOWN_BEACONS} are shown" if len(trail.beacons) > _SHOWN_BEACONS else ""
+    first = f", the first {_SHOWN_BEACONS} shown" if len(trail.beacons) > _SHOWN_BEACONS else ""
     return dmc.Paper(
         [
             dmc.Title(f"{fmt.count(len(trail.beacons))} beacons{first}", order=2, fz=16, mb="xs"),

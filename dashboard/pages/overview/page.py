@@ -34,7 +34,7 @@ def frame(_params: Mapping[str, str], address: Address) -> Part:
     find = dmc.TextInput(
         id=_FIND,
         label="Find a pipeline by name or description",
-        placeholder="Enter shows what matches",
+        placeholder="press Enter to filter",
         value=address.query.get("q", ""),
         debounce=True,
         size="xs",

@@ -29,12 +29,12 @@ _PHRASES: Final[Mapping[State, tuple[str, str]]] = {
     State.CRITICAL: ("has a critical incident open", "have critical incidents open"),
     State.BLIND: ("is blind", "are blind"),
     State.STALE: ("is stale", "are stale"),
-    State.UNKNOWN: ("cannot be judged", "cannot be judged"),
+    State.UNKNOWN: ("has no verdict", "have no verdict"),
     State.LATE: ("is late", "are late"),
     State.BUDGET: ("has used up an error budget", "have used up an error budget"),
     State.WARNING: ("has a warning open", "have warnings open"),
     State.NOT_CLOSED: ("has no closed minute yet", "have no closed minute yet"),
-    State.OK: ("is well", "are well"),
+    State.OK: ("is healthy", "are healthy"),
     State.IDLE: ("is idle", "are idle"),
 }
 """The row of one pipeline, and headlines of several."""
@@ -59,13 +59,13 @@ _OF_CONDITION: Final[Mapping[Condition, State]] = {
 }
 _COLUMNS: Final[Mapping[str, Order | None]] = {
     "Pipeline": Order.NAME,
-    "Now": Order.WORST,
+    "Status": Order.WORST,
     "Loss": Order.LOSS,
     "E2E lag": Order.LAG,
     "Error budget left": Order.BUDGET,
     "24 hours": None,
     "Open incidents": Order.INCIDENTS,
-    "Newest": Order.NEWEST,
+    "Newest minute": Order.NEWEST,
 }
 """And what their heads order by."""
 PAGE_SIZE: Final = 100
@@ -117,11 +117,11 @@ def _state_link(text: str, to: Address, is_current: bool) -> Part:
 
 
 def nothing_matches(address: Address, text: str, chosen: State | None) -> Part:
-    criteria = [f"whose name or description holds “{text}”"] if text else []
+    criteria = [f"whose name or description contains “{text}”"] if text else []
     criteria += [f"in the state “{_LOOKS[chosen][0]}”"] if chosen else []
     everything = address.asking(q=None, state=None, page=None).href
-    summary = [f"There is no pipeline {' and '.join(criteria)}. ", dmc.Anchor("Show all pipelines", href=everything)]
-    return alert("Nothing matches", summary, "blue", "∅")
+    summary = [f"No pipeline matches: {' and '.join(criteria)}. ", dmc.Anchor("Show all pipelines", href=everything)]
+    return alert("No matches", summary, "blue", "∅")
 
 
 def pager(page: PageOf, address: Address, place: str) -> Part:
@@ -163,13 +163,13 @@ def _row(standing: PipelineStatus, address: Address, now_s: float) -> Part:
     to_page = inside_link(name, address.to(links.pipeline(name)).href, className="stretched")
     cells = [
         element("th", [to_page, _small(standing.description)], role="rowheader", scope="row"),
-        _cell("Now", *_now(standing, zone)),
+        _cell("Status", *_now(standing, zone)),
         _cell("Loss", *_loss(standing), is_bad=_is_lossy(standing)),
         _cell("E2E lag", *_lag(standing), is_bad=_is_late(standing)),
         _cell("Error budget left", *_budgets(standing)),
         _cell("24 hours", _spark(standing)),
         _cell("Open incidents", _incidents(standing, address)),
-        _cell("Newest", *_newest(standing, zone, now_s)),
+        _cell("Newest minute", *_newest(standing, zone, now_s)),
     ]
     return element("tr", cells, role="row", **data(key=name))
 
@@ -188,7 +188,7 @@ def _now(standing: PipelineStatus, zone: Zone) -> list[Part]:
     minute = standing.newest
     if minute is None or not standing.is_current:
         state = _OF_CONDITION[standing.condition]
-        last = f"was {VERDICTS[minute.verdict].word}" if minute is not None else "never judged"
+        last = f"was {VERDICTS[minute.verdict].word}" if minute is not None else "no verdict so far"
         return [_status(*_LOOKS[state]), _small("" if state is State.NOT_CLOSED else last)]
     look = VERDICTS[minute.verdict]
     return [_status(look.word, look.icon, look.colour), _small(_since(minute, zone))]
@@ -278,7 +278,7 @@ def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Part]:
     """Return how old the newest closed minute is, or when the pipeline was last heard of."""
     minute, reported_s = standing.newest, standing.fresh.reported_s
     if minute is None:
-        heard = "no report ever" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
+        heard = "no reports so far" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
         return [fmt.NOTHING, _small(heard)]
     shown = zone.minute(minute.start_s) if now_s - minute.start_s > DAY_S else zone.clock(minute.start_s)
     when = element("time", shown, title=utc(minute.start_s))

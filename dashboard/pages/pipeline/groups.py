@@ -20,10 +20,10 @@ from lagloss_server.groups.velocity import Velocity
 _SHOWN: Final = 5
 """The worst partitions of a group that are listed."""
 _NOTE: Final = (
-    "As the brokers know them now; rates are over five minutes. Retention deletes whole segments, so the times are the "
-    "earliest ones."
+    "Current state at the brokers; rates are over five minutes. Retention deletes whole segments, so the times are the "
+    "earliest possible ones."
 )
-_HEADS: Final = ("Group", "State", "Status", "Lag", "Commits", "Appends", "Catches up", "Deleted from", "At risk")
+_HEADS: Final = ("Group", "State", "Status", "Lag", "Commits", "Appends", "Caught up", "Deletion starts", "At risk")
 
 
 def groups_panel(groups: Sequence[ConsumerGroup], address: Address, now_s: float) -> Part | None:
@@ -52,7 +52,7 @@ def _loss(group: ConsumerGroup, zone: Zone, now_s: float) -> Part | None:
     risk = group.at_risk(now_s)
     parts = [] if risk is None else [risk.words(now_s, lambda at_s: zone.clock(at_s, date=at_s - now_s > 43_200))]
     if group.deleted:
-        parts.append(f"{fmt.counted(group.deleted, 'message')} of {group.group} deleted unread in this span")
+        parts.append(f"{fmt.counted(group.deleted, 'message')} of {group.group} deleted unread in this range")
     return dmc.Text([html.Span("✖ ", **aria(hidden="true")), "; ".join(parts)], size="sm", fw=600) if parts else None
 
 
@@ -66,7 +66,7 @@ def _rows(group: ConsumerGroup, zone: Zone, now_s: float) -> list[list[Part]]:
     risk = group.at_risk(now_s)
     cells: list[Part] = [
         _state(group, zone, now_s),
-        html.Span(status, title="not known" if look is None else look.meaning),
+        html.Span(status, title="unknown" if look is None else look.meaning),
         *_numbers(group.lag, group.velocity, group.catches_up_s),
         _deleted_from(group.deletes_ms, zone, now_s),
         fmt.count(0 if risk is None else risk.messages),
@@ -118,11 +118,11 @@ def _rate(per_s: float | None) -> str:
 def _ahead(lag: int | None, moving: Velocity, catches_up_s: float | None) -> str:
     """Return when nothing will wait any more, or by how much more will."""
     if lag == 0:
-        return "nothing waits"
+        return "no lag"
     if catches_up_s is not None:
         return f"in {fmt.duration_s(catches_up_s)}"
     gain = moving.gain_per_s
-    return fmt.NOTHING if gain is None else "not at this rate" if gain >= 0 else f"{_rate(-gain)} further behind"
+    return fmt.NOTHING if gain is None else "never at this rate" if gain >= 0 else f"falling behind by {_rate(-gain)}"
 
 
 def _deleted_from(deletes_ms: int | None, zone: Zone, now_s: float) -> Part | str:

@@ -115,7 +115,7 @@ def _content(name: str) -> Part:
         tabIndex=0,
         **aria(label=f"graph of {name}"),
     )
-    flow = [dmc.Title("Lag and loss on its way", order=2, fz=16, id=f"{PipelineId.FLOW}-name"), graph]
+    flow = [dmc.Title("Lag and loss along the pipeline", order=2, fz=16, id=f"{PipelineId.FLOW}-name"), graph]
     return dmc.Stack(
         [
             html.Div(id=PipelineId.HEADLINE),
@@ -140,7 +140,7 @@ def _nodes() -> Part:
         tabIndex=0,
         **aria(labelledby=f"{PipelineId.NODES}-name"),
     )
-    head = dmc.Title("Each node over time", order=2, fz=16, id=f"{PipelineId.NODES}-name")
+    head = dmc.Title("Nodes over time", order=2, fz=16, id=f"{PipelineId.NODES}-name")
     caption = html.Div(id=PipelineId.NODES_CAPTION, className="caption")
     return _scripted([head, caption, rows])
 
@@ -165,7 +165,7 @@ def _panels_head() -> Part:
         ],
         gap="xs",
     )
-    about = "click: open it · drag: zoom · double click: back"
+    about = "click: open · drag: zoom · double-click: reset"
     return html.Div(
         [
             dmc.Group(
@@ -248,7 +248,7 @@ def _content_style(result: PipelineRead, _visit: Visit) -> dict[str, str]:
 
 def _paths(result: PipelineRead, _visit: Visit) -> list[dict[str, str]]:
     ends = hops.deliveries(result.graph)
-    return [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
+    return [{"value": SLOWEST, "label": "slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
 
 
 def _path_box_style(result: PipelineRead, _visit: Visit) -> dict[str, str]:

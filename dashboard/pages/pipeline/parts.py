@@ -75,7 +75,7 @@ def _tiles(newest: ListedWindow, sla: Sla) -> list[tuple[str, str, str]]:
     e2e, percentile = newest.e2e_lag_ms, target_percentile(sla.lag)
     is_known = knows_messages(newest.messages, [words.verdict_of(newest)])
     ends = [f"{fmt.count(getattr(newest, kind))} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
-    judged = "" if is_held(sla.lag) else " by the on-time share"
+    judged = "" if is_held(sla.lag) else ", measured by the on-time share"
     target = f"SLA {fmt.percentile(sla.lag.percentile)} ≤ {fmt.duration(sla.lag.target)}{judged}"
     lag_target = f"{target} · max {fmt.duration(e2e.max)}"
     return [
@@ -84,7 +84,7 @@ def _tiles(newest: ListedWindow, sla: Sla) -> list[tuple[str, str, str]]:
         ("On time", fmt.percent(newest.on_time_share), f"delivered within {fmt.duration(sla.lag.target)}"),
         ("Messages", fmt.count(newest.messages), " · ".join(ends))
         if is_known
-        else ("Messages", fmt.NOTHING, "no report says whether any came in"),
+        else ("Messages", fmt.NOTHING, "unknown, no reports"),
     ]
 
 
@@ -110,14 +110,14 @@ def caption(panels: Panels, address: Address) -> list[Part]:
     href = address.to(links.ALERTS, pipeline=panels.stored.name, tab="history").href
     link = dmc.Anchor(f"and {fmt.count(more)} more", href=href, inherit=True)
     shown = fmt.count(len(panels.happenings.incidents))
-    return [f"{summary}; {shown} incidents are shown, critical ones first, then the newest: ", link]
+    return [f"{summary}; {shown} incidents shown, critical first, then newest: ", link]
 
 
 def describe_panels(series: Series, sla_periods: SlaPeriods, zone: Zone) -> str:
     """Describe the panels for screen readers."""
     buckets = series.buckets
     if not buckets:
-        return "nothing is known of this span"
+        return "no data for this range"
     verdicts: Counter[str] = Counter()
     for bucket in buckets:
         verdicts.update(bucket.verdicts)
@@ -156,5 +156,5 @@ def describe_consumer_lag(lag: ConsumerLag, zone: Zone) -> str:
     unknown = lag.watched.items() - {(group.node, group.group) for group in lag.series}
     if unknown:
         named = ", ".join(f"{group} ({node})" for node, group in lag.watched.items() if (node, group) in unknown)
-        summary += f"; no consumer lag is known of {named}"
+        summary += f"; consumer lag unknown for {named}"
     return summary

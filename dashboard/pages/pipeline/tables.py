@@ -50,7 +50,7 @@ def shares_box(panels: Panels, address: Address) -> Part:
     hue = hues(graph.steps)
     longest_ms = max((share.p95_ms for share in shares_), default=0.0)
     size = str(PIE_PX)
-    image = picture(pie(shares_, hue), "the same as a pie", className="pie", width=size, height=size)
+    image = picture(pie(shares_, hue), "the same data as a pie chart", className="pie", width=size, height=size)
     rows = bare_table(
         ("", "", TableColumn("", "number"), TableColumn("", "number")),
         [share_row(share, longest_ms, hue) for share in shares_],
@@ -60,8 +60,8 @@ def shares_box(panels: Panels, address: Address) -> Part:
         fz="sm",
         withRowBorders=False,
     )
-    about = dmc.Text("p95 over the whole span, from merged sketches", size="sm", className="faint")
-    return [dmc.Title("Share of each hop of the lag", order=2, fz=16), about, image if shares_ else None, rows]
+    about = dmc.Text("p95 over the time range, from merged sketches", size="sm", className="faint")
+    return [dmc.Title("Share of lag by hop", order=2, fz=16), about, image if shares_ else None, rows]
 
 
 def share_row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> list[Part]:
@@ -83,7 +83,7 @@ def worst_table(panels: Panels, address: Address) -> Part:
     title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
     worst_buckets = worst(series, panels.sla_periods)
     if not worst_buckets:
-        summary = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
+        summary = f"No {what} in this range breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
         return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
     columns: list[TableColumn | str] = [
         names(f"{what.capitalize()} ({address.zone.label(worst_buckets[0].start_s)})"),
@@ -140,7 +140,7 @@ def reasons_box(total: Bucket | None) -> Part | None:
     rows = [] if total is None else total.reason_rows[:_REASONS]
     if not rows:
         return None
-    about = "of minutes whose beacons were read; those that tallies prove have no reasons"
+    about = "from minutes whose beacons were read; minutes proven by tallies have no reasons"
     title = dmc.Title(REASONS, order=2, fz=16)
     return dmc.Paper(
         [title, dmc.Text(about, size="sm", className="faint", mb=4), reasons(rows)],
@@ -154,7 +154,7 @@ def quality_panel(rows: Sequence[QualityRow], pipeline: str, address: Address) -
     if not rows:
         return None
     shown = table(
-        "Quality of data",
+        "Data quality",
         [names("Stage"), *map(number, QUALITIES.values())],
         [[place_label(row.stage.label), *(_cell(cell, pipeline, address) for cell in row.cells)] for row in rows],
         striped=True,
@@ -164,7 +164,7 @@ def quality_panel(rows: Sequence[QualityRow], pipeline: str, address: Address) -
         fz="sm",
         className="unbroken",
     )
-    title = dmc.Title("Quality of data", order=2, fz=16)
+    title = dmc.Title("Data quality", order=2, fz=16)
     about = dmc.Text(QUALITY_NOTE, size="sm", className="faint", mb=4)
     return dmc.Paper([title, about, shown], p="sm", withBorder=True)
 
@@ -175,7 +175,7 @@ def _cell(cell: QualityCell | None, pipeline: str, address: Address) -> Part:
     look = QUALITY_VERDICTS[cell.verdict]
     value: Any = quality_value(cell)
     if cell.worst_s is not None:
-        hint = f"worst in the minute of {address.zone.clock(cell.worst_s, date=True)}, {utc(cell.worst_s)}"
+        hint = f"worst minute: {address.zone.clock(cell.worst_s, date=True)}, {utc(cell.worst_s)}"
         href = address.to(links.window(pipeline, cell.worst_s)).href
         value = dmc.Anchor(html.Span(value, title=hint), href=href, size="sm")
     sign = html.Span(look.icon, role="img", className=f"of-{look.role}", **aria(label=look.word.lower()))

@@ -14,11 +14,11 @@ from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
 
-_COLUMNS: Final = (names("Checkpoints"), "Source", "State", "Read through", number("Records"), "Not readable")
-_COMMITS: Final = {"log": "commits by their log", "polled": "commits polled"}
+_COLUMNS: Final = (names("Checkpoints"), "Source", "State", "Read through", number("Records"), "Unreadable")
+_COMMITS: Final = {"log": "commits read from the log", "polled": "commits polled"}
 _POLLED: Final = (
-    "Commits are polled where the brokers' log of commits cannot be read: what a group took in then counts as taken in "
-    "when it was asked, up to a second late."
+    "Commits are polled if the brokers' log of commits cannot be read: messages then count as received by the group "
+    "at the time of the poll, up to a second late."
 )
 
 
@@ -37,7 +37,7 @@ def taps_panel(taps: Sequence[TapStatus], address: Address, now_s: float) -> Par
         fz="sm",
         miw=860,
     )
-    about = "Beacons made of a topic's records, and of a consumer group's commits; counts are since the tap began."
+    about = "Beacons derived from a topic's records and a consumer group's commits. Counts are since the tap started."
     if any(tap.commits == "polled" for tap in taps):
         about += f" {_POLLED}"
     title = dmc.Title("Taps", order=2, fz=16)
@@ -80,9 +80,9 @@ def _through(tap: TapStatus, zone: Zone, now_s: float) -> list[Any]:
 
 def _records(tap: TapStatus) -> list[Any]:
     more = (
-        (tap.left_out, "left out by its filter"),
-        (tap.early, "of minutes before its first"),
-        (tap.gone, "deleted before they were read"),
+        (tap.left_out, "excluded by its filter"),
+        (tap.early, "from before its first minute"),
+        (tap.gone, "deleted before being read"),
     )
     return [fmt.count(tap.records), *(_faint(f"{fmt.count(number)} {what}") for number, what in more if number)]
 

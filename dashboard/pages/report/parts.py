@@ -84,7 +84,7 @@ def _strip(report: Report, address: Address) -> Part:
 def _day(day: Figures, report: Report, address: Address) -> Part:
     look = STATUSES[day.status]
     is_closed = bool(day.known.closed)
-    note = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if is_closed else 'nothing known'}"
+    note = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if is_closed else 'no data'}"
     of_day = address.to(links.pipeline(report.pipeline)).over(ShownRange(day.from_s, day.to_s))
     return html.A(
         icon(look.icon if is_closed else " "),

@@ -87,7 +87,7 @@ def read(visit: Visit) -> RunsRead:
         raise Instead(alert("No such run", str(error), "orange", "?")) from None
     if not jobs:
         summary = [
-            f"{pipeline} declares no jobs. Name the DAGs whose runs process its data in its definition:",
+            f"{pipeline} declares no jobs. List the DAGs that process its data in its definition:",
             dmc.Code(_JOBS, block=True, mt="xs"),
         ]
         raise Instead(alert("No jobs", summary, "blue", "∅"))

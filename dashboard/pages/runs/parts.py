@@ -21,14 +21,14 @@ from lagloss_server.runs.job_runs import HourRun, JobRuns
 STATES: Final = {
     "success": ("success", "✔", "teal"),
     "failed": ("failed", "✖", "red"),
-    "upstream_failed": ("never began", "✖", "red"),
+    "upstream_failed": ("upstream failed", "✖", "red"),
     "skipped": ("skipped", "○", "gray"),
     "running": ("running", "…", "blue"),
     "queued": ("queued", "…", "gray"),
 }
 """The word, sign and colour of each state of a run or a task."""
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False}
-_RECORDS: Final = ("In", "Out", "Lost", "Late", "Twice", "Corrupted")
+_RECORDS: Final = ("In", "Out", "Lost", "Late", "Duplicated", "Corrupted")
 
 
 def run_part(hour_run: HourRun, address: Address, now_s: float, dark: bool) -> Part:
@@ -38,7 +38,7 @@ def run_part(hour_run: HourRun, address: Address, now_s: float, dark: bool) -> P
     took = f" after {run.duration_words}" if run.has_ended else ""
     hour = ["hour ", _hour(hour_run, address), f", {run.run_id}"]
     chart = dcc.Graph(id="runs-gantt", figure=figure, config=_CONFIG, style={"height": figure.layout.height})
-    heads = ("Task", "Try", "State", "Began", "Took")
+    heads = ("Task", "Try", "State", "Started", "Duration")
     rows = [_try(task_try, address) for task_try in run.tries]
     return dmc.Paper(
         [
@@ -46,8 +46,10 @@ def run_part(hour_run: HourRun, address: Address, now_s: float, dark: bool) -> P
             dmc.Text(hour, size="sm", className="faint"),
             dmc.Text(hour_run.why, fw=600) if hour_run.why else None,
             dmc.Text(_records_words(hour_run), size="sm"),
-            html.Div(chart, role="img", **aria(label=f"Gantt chart of {run.run_id}; the table below says the same")),
-            table(f"tasks of {run.run_id}", heads, rows) if rows else dmc.Text("No task is known of it.", size="sm"),
+            html.Div(
+                chart, role="img", **aria(label=f"Gantt chart of {run.run_id}; the table below has the same data")
+            ),
+            table(f"tasks of {run.run_id}", heads, rows) if rows else dmc.Text("No tasks were reported.", size="sm"),
         ],
         p="sm",
         withBorder=True,
@@ -105,15 +107,15 @@ def job_part(job: JobRuns, address: Address, dark: bool) -> Part:
         figure=durations(stats, in_order, address.zone, dark),
         config=_CONFIG,
     )
-    label = f"durations of the runs of {job.job.dag}; the tables below say the same"
-    heads = ("Hour", "Run", "State", "Took", "After the hour", *_RECORDS, "What is wrong")
-    tasks = ("Task", "Median", "Longest", "Runs", "Succeeded", "Tried again", "MTTR", "Not repaired")
-    none = dmc.Text("No run of it is due in this range.", size="sm")
+    label = f"durations of the runs of {job.job.dag}; the tables below have the same data"
+    heads = ("Hour", "Run", "State", "Duration", "Delay after the hour", *_RECORDS, "Problem")
+    tasks = ("Task", "Median", "Longest", "Runs", "Succeeded", "Retried", "MTTR", "Not repaired")
+    none = dmc.Text("No runs are due in this range.", size="sm")
     drawn = [
         html.Div(chart, role="img", **aria(label=label)),
-        dmc.Title("Tasks, the slowest first", order=3, fz=14, mt="sm"),
+        dmc.Title("Tasks, slowest first", order=3, fz=14, mt="sm"),
         table(f"tasks of {job.job.dag}", tasks, _tasks(stats)),
-        dmc.Title("Runs, the newest first, with the records of their hours", order=3, fz=14, mt="sm"),
+        dmc.Title("Runs, newest first, with the records of their hours", order=3, fz=14, mt="sm"),
         table(f"runs of {job.job.dag}", heads, [_run(hour_run, address) for hour_run in job.runs]),
     ]
     return dmc.Paper(
@@ -132,13 +134,13 @@ def _tiles(stats: JobStats) -> list[tuple[str, str, str]]:
     deadline = (
         (f"{stats.in_time} of {stats.judged}", f"hours within {fmt.duration(stats.job.deadline)}")
         if stats.in_time is not None
-        else (fmt.NOTHING, "none is declared")
+        else (fmt.NOTHING, "no deadline declared")
     )
     return [
-        ("Succeeded", fmt.percent(stats.success_rate), f"of {fmt.counted(stats.runs, 'run')} that ended"),
-        ("Deadline kept", *deadline),
+        ("Succeeded", fmt.percent(stats.success_rate), f"of {fmt.counted(stats.runs, 'completed run')}"),
+        ("Deadline met", *deadline),
         ("MTTR", fmt.duration_s(stats.repairs.mttr_s), _repaired(stats.repairs)),
-        ("Duration, median", fmt.duration_s(stats.median_s), "of runs that succeeded"),
+        ("Median duration", fmt.duration_s(stats.median_s), "of successful runs"),
     ]
 
 

@@ -22,7 +22,7 @@ def draw_difference(services: Services, pipeline: str, start_s: int, address: Ad
     """Read the log: to be called in its threads. Raises UnknownPipeline."""
     source, target = address.query.get("a"), address.query.get("b")
     if not source or not target:
-        return dmc.Text("Choose two points: which messages were at the first and not at the second?", c="dimmed")
+        return dmc.Text("Choose two checkpoints to list the messages at the first but not at the second.", c="dimmed")
     try:
         counted = count_difference(services.store, pipeline, start_s, source, target)
         difference = difference_in(
@@ -38,8 +38,8 @@ def draw_difference(services: Services, pipeline: str, start_s: int, address: Ad
 def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
     """Count by the result's presence patterns, which are kept as long as the result."""
     if counted is None:
-        return dmc.Text(f"Not known: {why}")
-    summary = f"{fmt.counted(counted, 'message')} at {source} and not at {target}, by the window's result."
+        return dmc.Text(f"Unknown: {why}")
+    summary = f"{fmt.counted(counted, 'message')} at {source} but not at {target}, according to the window's result."
     return dmc.Text(f"{summary} Their names cannot be read: {why}")
 
 
@@ -48,7 +48,7 @@ def _by_name(difference: Difference, pipeline: str, start_s: int, address: Addre
         pipeline, start_s, "difference", from_=difference.source, to=difference.target, format="csv"
     )
     first = (
-        f"; the first {fmt.count(len(difference.message_ids))} are shown"
+        f"; the first {fmt.count(len(difference.message_ids))} shown"
         if difference.count > len(difference.message_ids)
         else ""
     )
@@ -66,7 +66,7 @@ def _by_name(difference: Difference, pipeline: str, start_s: int, address: Addre
             dmc.Group(
                 [
                     dmc.Text(
-                        f"{fmt.counted(difference.count, 'message')} at {difference.source} and not at "
+                        f"{fmt.counted(difference.count, 'message')} at {difference.source} but not at "
                         f"{difference.target}{first}.",
                         fw=600,
                     ),

@@ -140,7 +140,7 @@ def missing_grid(id_: str, result: WindowRead, address: Address, traces: TraceLi
     rows = [missing_row(missing, result, address) | _traced(missing, result, traces) for missing in result.missing]
     columns = [
         _column("message", "Message", flex=3, minWidth=180, cellRenderer="MessageLink", tooltipField="message"),
-        _column("fate", "What", flex=2, minWidth=150),
+        _column("fate", "Fate", flex=2, minWidth=150),
         _column("place", "Missing at", flex=3, minWidth=180, tooltipField="place"),
         _column("last", "Last checkpoint", flex=2, minWidth=140),
         _column("seen", f"Last seen ({address.zone.label(result.start_s)})", flex=2, minWidth=190),

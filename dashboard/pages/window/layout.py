@@ -30,7 +30,7 @@ EXPORTS: Final = {
     "lost": "Lost messages",
     "late": "Late messages",
     "dead": "Dead letters",
-    "all": "All of these, pending and corrupted ones",
+    "all": "All of these, plus pending and corrupted ones",
 }
 
 
@@ -56,7 +56,7 @@ class WindowId(StrEnum):
 def frame(params: Mapping[str, str], address: Address) -> Part:
     start_s = start_of(params)
     if start_s is None:
-        summary = alert("No such window", f"{params['start']} is no time: expected RFC 3339.", "orange", "?")
+        summary = alert("No such window", f"{params['start']} is not a time: expected RFC 3339.", "orange", "?")
         return html.Div([summary, pipeline_nav(address, params["pipeline"], "window")])
     return dmc.Stack(
         [
@@ -75,7 +75,9 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
                     ),
                     dmc.Stack(
                         [
-                            _box("Difference between two points", [_points(), live(WindowId.DIFFERENCE)], SCRIPTED),
+                            _box(
+                                "Difference between two checkpoints", [_points(), live(WindowId.DIFFERENCE)], SCRIPTED
+                            ),
                             _box("Revisions", html.Div(id=WindowId.REVISIONS)),
                         ],
                         gap="sm",
@@ -106,8 +108,8 @@ def _head(pipeline: str, start_s: int, address: Address) -> Part:
                     html.Nav(
                         dmc.Group(
                             [
-                                neighbour("← minute before", start_s - WINDOW_S, "b"),
-                                neighbour("minute after →", start_s + WINDOW_S, "n"),
+                                neighbour("← previous minute", start_s - WINDOW_S, "b"),
+                                neighbour("next minute →", start_s + WINDOW_S, "n"),
                             ],
                             gap="md",
                         ),
@@ -146,12 +148,12 @@ def _matrix_box(pipeline: str, start_s: int) -> Part:
                     dmc.Select(
                         id=WindowId.WHERE,
                         data=[],
-                        placeholder="missing where",
+                        placeholder="missing at",
                         clearable=True,
                         searchable=True,
                         size="xs",
                         w=230,
-                        **aria(label="missing where"),
+                        **aria(label="missing at"),
                     ),
                     dmc.TextInput(
                         id=WindowId.TEXT,
@@ -161,7 +163,7 @@ def _matrix_box(pipeline: str, start_s: int) -> Part:
                         debounce=400,
                         **aria(label="part of an id"),
                     ),
-                    dmc.Button("Read again", id=WindowId.AGAIN, size="xs", variant="default"),
+                    dmc.Button("Reload", id=WindowId.AGAIN, size="xs", variant="default"),
                     _exports(pipeline, start_s),
                     live(WindowId.BUSY),
                 ],
@@ -195,7 +197,7 @@ def _points() -> Part:
     def select(id_: WindowId, label: str) -> Part:
         return dmc.Select(id=id_, data=[], label=label, clearable=True, searchable=True, size="xs", w=200)
 
-    return dmc.Group([select(WindowId.A, "at"), select(WindowId.B, "and not at")], gap="xs", mb="xs")
+    return dmc.Group([select(WindowId.A, "at"), select(WindowId.B, "but not at")], gap="xs", mb="xs")
 
 
 def start_of(params: Mapping[str, str]) -> int | None:

@@ -84,19 +84,19 @@ def _describe(presence: Presence, count: int, shown: int) -> str:
         fmt.counted(total, "message") if count == total else f"{fmt.count(count)} of {fmt.counted(total, 'message')}"
     )
     if shown < count:
-        summary += f"; the first {fmt.count(shown)} are shown, those with something missing before the others"
+        summary += f"; the first {fmt.count(shown)} shown, messages with gaps first"
     if presence.blocks.sample < (1 << 32):
         summary += f"; a sample of {fmt.percent(share_of(presence.blocks.sample))} of the ids, counts are not scaled"
-    return summary + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
+    return summary + ". ● seen, with its lag; ✖ expected but not seen; ×2: two beacons."
 
 
 def _without_log(result: WindowRead, address: Address, traces: TraceLinks, why: str) -> Part:
     """Names of missing messages are kept with the result, for a while."""
     if result.missing:
-        summary = "Shown instead are the messages that its result named as missing, 1,000 at most."
+        summary = "The messages that its result lists as missing are shown instead, 1,000 at most."
     elif result.window is not None and result.window.verdict is None:
-        summary = "The window is not closed yet, so nothing else is known of single messages."
+        summary = "The window is not closed yet, so there is no other data on individual messages."
     else:
-        summary = "Its result names no missing message, or their names are not kept any more."
+        summary = "Its result lists no missing messages, or their names have expired."
     parts: list[Any] = [alert("No matrix: its beacons cannot be read", f"{why} {summary}", "orange", "!")]
     return html.Div([*parts, missing_grid(GRID, result, address, traces) if result.missing else None])

@@ -13,7 +13,7 @@ from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import NONE_LOST, Interval, Window
 
-ANY_OUT = ": to none of its next nodes"
+ANY_OUT = ": not to any next node"
 """Ends the name of the row that holds what a node with several next nodes lost."""
 
 
@@ -156,8 +156,8 @@ def reasons_part(window: Window) -> Part:
     """Return why messages were filtered or dead, most frequent first."""
     rows = window.reason_rows
     if not rows:
-        return dmc.Text("None was.", size="sm")
+        return dmc.Text("None.", size="sm")
     if window.reasons_by_node is not None:
         return reasons(rows)
-    note = "Reasons are known of windows whose beacons were read, not of open ones or those that tallies prove."
+    note = "Reasons come from windows whose beacons were read, not from open windows or those proven by tallies."
     return [reasons(rows), dmc.Text(note, size="sm", c="dimmed", mt=4)]

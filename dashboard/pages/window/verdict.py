@@ -20,13 +20,13 @@ from lagloss_server.judging.freshness import due_ms
 from lagloss_server.model.window import Interval, ListedWindow
 
 _STATES: Final = {
-    "open": "open: not judged yet",
-    "closed": "closed: judged again when anything changes",
-    "sealed": "sealed: the log no longer holds its beacons, this result stands for good",
+    "open": "open: no verdict yet",
+    "closed": "closed: re-evaluated when anything changes",
+    "sealed": "sealed: the log no longer holds its beacons, so this result is final",
 }
 _PROOFS: Final = {
     "beacons": "proof: its beacons were read",
-    "tallies": "proof: the emitters' tallies add up, so no beacon had to be read",
+    "tallies": "proof: the emitters' tallies add up, so no beacons had to be read",
 }
 _MAX_GAPS: Final = 8
 
@@ -36,23 +36,25 @@ def state_notice(result: WindowRead, zone: Zone, now_s: float) -> Part | None:
     window = result.window
     if window is not None:
         if window.verdict == "idle":
-            summary = "No messages came in in this minute, and every emitter of a source says so: nothing is lost."
+            summary = "No messages arrived in this minute, confirmed by every emitter of a source: nothing is lost."
             return alert("Idle", summary, "gray", "○")
         return None if window.verdict else alert("Not closed yet", _when_judged(result, zone), "blue", "…")
     if result.start_s > now_s:
-        return alert("No such window yet", "This minute is still to come.", "blue", "…")
+        return alert("No such window yet", "This minute is in the future.", "blue", "…")
     if _due_s(result) > now_s:
-        summary = f"No beacon of this minute was reported so far. {_when_judged(result, zone)}"
+        summary = f"No beacons have been reported for this minute so far. {_when_judged(result, zone)}"
         return alert("Not closed yet", summary, "blue", "…")
     summary = (
-        f"Nothing is stored of this minute of {result.pipeline}: it is before the pipeline's first beacon, older than "
-        "windows are kept, or not judged yet although it should be (see Health)."
+        f"No data is stored for this minute of {result.pipeline}: it is before the pipeline's first beacon, past the "
+        "retention of windows, or overdue to be closed (see Health)."
     )
     return alert("No such window", summary, "orange", "∅")
 
 
 def _when_judged(result: WindowRead, zone: Zone) -> str:
-    return f"It is judged at about {zone.moment(_due_s(result), seconds=True)}; until then there are live numbers only."
+    return (
+        f"It is due at about {zone.moment(_due_s(result), seconds=True)}; until then, only live numbers are available."
+    )
 
 
 def _due_s(result: WindowRead) -> float:
@@ -96,7 +98,7 @@ def _facts(window: ListedWindow, zone: Zone) -> list[Any]:
         at_s = words.parse_utc_s(window.closed_at)
         facts.append(html.Span(["closed ", moment(zone.moment(at_s, seconds=True), utc(at_s, seconds=True))]))
     if window.history:
-        facts.append("history: sent after the fact, not paged")
+        facts.append("history: back-filled, no alerts")
     return [part for fact in facts for part in (" · ", fact)][1:]
 
 
@@ -128,21 +130,21 @@ def gap_words(gap: Gap, zone: Zone) -> str:
     since = zone.clock(gap.reported_s, seconds=True, date=True) if gap.reported_s is not None else fmt.NOTHING
     match gap.kind:
         case "silent":
-            return f"{who}{host} did not report after {since} {zone.label(gap.reported_s or 0)}, nor close"
+            return f"{who}{host} did not report after {since} {zone.label(gap.reported_s or 0)}, and did not close"
         case "not final":
-            return f"{who}{host} has not finished its account of this minute; its last report came at {since}"
+            return f"{who}{host} has not finished its account of this minute; last report at {since}"
         case "dropped":
             return f"{who}{host} could not send {fmt.count(gap.beacons)} beacons"
         case "unread":
-            return f"{who}{host} reported {fmt.count(gap.beacons)} beacons that the log does not hold"
-    return "a block of it could not be read and was set aside"
+            return f"{who}{host} reported {fmt.count(gap.beacons)} beacons that are not in the log"
+    return "one of its blocks was unreadable and quarantined"
 
 
 def revisions_part(revisions: tuple[Revision, ...], zone: Zone) -> Part | None:
     """Return every result of the window, the newest first; nothing where there is but one."""
     if len(revisions) < 2:
-        return dmc.Text("This is its first result.", size="sm", c="dimmed") if revisions else None
-    columns = (names("Revision"), "Found at", "Verdict", "What it changed")
+        return dmc.Text("This is the first result.", size="sm", c="dimmed") if revisions else None
+    columns = (names("Revision"), "Closed at", "Verdict", "Changes")
     rows = [_revision_row(revision, zone) for revision in revisions]
     return table("revisions", columns, rows, withTableBorder=True, miw=560, tabularNums=True, verticalSpacing=4)
 

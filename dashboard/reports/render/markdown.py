@@ -14,7 +14,7 @@ _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|~#&!])")
 def markdown(layout: Layout) -> str:
     """Return all of it, charts left out."""
     zone = layout.span.zone
-    head = [f"# {escape(layout.title)}", f"Made {wording.local(layout.made_at_s, zone)}, times in {zone}."]
+    head = [f"# {escape(layout.title)}", f"Created {wording.local(layout.made_at_s, zone)}, times in {zone}."]
     if layout.description:
         head.insert(1, escape(layout.description))
     return "\n\n".join([*head, *map(_section, layout.sections)]) + "\n"

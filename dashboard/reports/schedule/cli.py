@@ -43,15 +43,15 @@ class NoReportsFile(UsageError):
 
 
 class UnknownReport(UsageError):
-    """No report is called {report}; there {known}. They are in {file}."""
+    """No report is named {report}; {known}. Reports are in {file}."""
 
 
 class NoMailServer(UsageError):
-    """{file} has no `mail`, the server that mails are handed in at."""
+    """{file} has no `mail`, the server that sends mails."""
 
 
 class BadAddress(UsageError):
-    """Expected --to to be one mail address such as on-call@example.com, in ASCII; found {found!r}."""
+    """Expected --to to be one email address in ASCII, such as on-call@example.com; found {found!r}."""
 
 
 @app.command("list")
@@ -99,7 +99,7 @@ def check(
 def send(
     name: Annotated[str, typer.Argument(help="name of the report", metavar="NAME")],
     to: Annotated[
-        list[str] | None, typer.Option("--to", help="mail address, in place of all in the file; repeatable")
+        list[str] | None, typer.Option("--to", help="email address, instead of all in the file (repeatable)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -109,8 +109,8 @@ def send(
     report = file.report(name)
     if report is None:
         names = ", ".join(report.name for report in file.reports)
-        receivers = f"are {names}" if names else "is none"
-        raise UnknownReport(report=name, known=receivers, file=settings.reports_file)
+        known = f"existing reports: {names}" if names else "no reports exist yet"
+        raise UnknownReport(report=name, known=known, file=settings.reports_file)
     if to:
         report = report.model_copy(update={"to": tuple(map(_address, to)), "receivers": ()})
     if report.to and file.mail is None:

@@ -75,7 +75,7 @@ def compose(report: MadeReport, sender: str, recipients: Sequence[str], name: st
     if left_out:
         names = ", ".join(pipeline.name for pipeline in left_out)
         limit = MAX_ATTACHED_BYTES // 2**20
-        notes = (*notes, f"Left out, since a mail should have no more than {limit} MiB of documents: {names}.")
+        notes = (*notes, f"Omitted because a mail is limited to {limit} MiB of documents: {names}.")
     mail = EmailMessage(policy=policy.SMTP)
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)

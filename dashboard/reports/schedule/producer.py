@@ -48,7 +48,7 @@ class Producer:
     ) -> MadeReport:
         """Make the report over a range. `unsettled`: pipelines whose range is not all closed; `before_each` is called
         before each pipeline, and may raise to end it."""
-        notes = [f"Windows of this range are not all closed yet of {', '.join(unsettled)}."] if unsettled else []
+        notes = [f"Not all windows of this range are closed yet for {', '.join(unsettled)}."] if unsettled else []
         title = f"SLA report {report.name}: {range_words(span)} ({span.zone})"
         if report.portfolio:
             before_each()

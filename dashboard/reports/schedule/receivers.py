@@ -37,8 +37,10 @@ def read_kinds(connection: Connection, names: Sequence[str]) -> dict[str, str]:
 def problem_of(name: str, kind: str | None) -> Outcome:
     """Return why a receiver of this kind (None: there is none of this name) cannot have a report; `Sent` if it can."""
     if kind is None:
-        return TryLater(f"receiver {name}: the alerter that leads has none of this name")
-    return Sent() if kind in KINDS else Refused(f"receiver {name} is {kind}; reports go to {', '.join(KINDS)}")
+        return TryLater(f"receiver {name}: the active alerter has no receiver of this name")
+    return (
+        Sent() if kind in KINDS else Refused(f"receiver {name} is of kind {kind}; reports can go to {', '.join(KINDS)}")
+    )
 
 
 def queue(connection: Connection, report: MadeReport, kinds: Mapping[str, str], *run: object) -> None:

@@ -89,9 +89,9 @@ def _check_times(rule: str) -> None:
     except (ValueError, TypeError) as error:
         raise ValueError(f"expected an RFC 5545 rule such as FREQ=WEEKLY;BYDAY=MO;BYHOUR=8, found {error}") from error
     if not first:
-        raise ValueError("expected a rule that has times, found one that never comes")
+        raise ValueError("expected a rule that occurs, found one that never does")
     if any(later - earlier < _SHORTEST for earlier, later in pairwise(first)):
-        raise ValueError("expected times an hour apart at least, found some that are closer")
+        raise ValueError("expected times at least an hour apart, found closer ones")
 
 
 def _times(rule: str) -> Iterator[datetime]:

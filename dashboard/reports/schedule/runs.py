@@ -30,7 +30,7 @@ _BEGIN: Final = text(
     """
     INSERT INTO report_run (report, schedule, due_at, outcome, done_at, last_error)
     SELECT :report, :schedule, :due_at, outcome, CASE WHEN outcome IS NOT NULL THEN clock_timestamp() END,
-        CASE WHEN outcome IS NOT NULL THEN 'it was due before the schedule was known' END
+        CASE WHEN outcome IS NOT NULL THEN 'it was due before the schedule was added' END
     FROM (SELECT CASE WHEN EXISTS (SELECT FROM report_run WHERE report = :report AND schedule = :schedule)
                  THEN NULL ELSE 'skipped' END AS outcome) AS known
     WHERE NOT EXISTS (SELECT FROM report_run WHERE report = :report AND schedule = :schedule AND due_at > :due_at)
@@ -91,7 +91,7 @@ class LastRun:
     def summary(self) -> str:
         """`sent`, `failed after 3 attempts: …`, `waits`, `to be tried again: …`."""
         if self.outcome is None:
-            return f"to be tried again: {self.error}" if self.error else "waits"
+            return f"will be retried: {self.error}" if self.error else "waits"
         tried = f" after {fmt.counted(self.attempts, 'attempt')}" if self.outcome == "failed" else ""
         return f"{self.outcome}{tried}{f': {self.error}' if self.error else ''}"
 

@@ -95,7 +95,7 @@ class Scheduler:
         try:
             deleted = self._runs.forget(self._keep_days)
         except (OperationalError, InterfaceError) as error:
-            _log.warning("report_runs_not_pruned", error=type(error).__name__)
+            _log.warning("report_run_pruning_failed", error=type(error).__name__)
             return
         if deleted:
             _log.info("report_runs_pruned", rows=deleted)
@@ -134,10 +134,10 @@ class Scheduler:
         except (_GoneError, OperationalError, InterfaceError):
             raise
         except LaglossError as error:
-            return MailDelivery(TryLater(f"it could not be made: {error}"))
+            return MailDelivery(TryLater(f"the report could not be created: {error}"))
         except Exception as error:  # ours to mend; until then it is tried again
-            _log.exception("report_not_made", report=key.report)
-            return MailDelivery(TryLater(f"it could not be made ({type(error).__name__})"))
+            _log.exception("report_generation_failed", report=key.report)
+            return MailDelivery(TryLater(f"the report could not be created ({type(error).__name__})"))
         hold()
         queued = self._queue(report, key, claimed, made_report)
         mailed = self._mail(report, key, claimed, made_report)
@@ -176,6 +176,6 @@ def _note(key: RunKey, claimed: ClaimedRun, outcome: Outcome) -> None:
         case Sent():
             _log.info("report_sent", **facts)
         case Refused(error):
-            _log.error("report_given_up", **facts, error=error)
+            _log.error("report_abandoned", **facts, error=error)
         case TryLater(error):
             _log.warning("report_retried", **facts, error=error)

@@ -38,7 +38,7 @@ def outlet_maker(
     try:
         from lagloss.sdk.outlets.http import HttpOutlet  # httpx2 is an optional dependency
     except ModuleNotFoundError as error:
-        problem = f"beacons over HTTP need {error.name}: run `pip install 'lagloss[http]'`"
+        problem = f"sending beacons over HTTP needs {error.name}: run `pip install 'lagloss[http]'`"
         raise ModuleNotFoundError(problem, name=error.name) from error
 
     shown = token or secret(os.environ, TOKEN_VARIABLE) or None

@@ -164,7 +164,7 @@ class HttpOutlet:
         try:
             self._take(answer)
         except (KeyError, TypeError, ValueError) as error:  # not the answer of a collector
-            self._again(answer, f"expected a collector's answer: {error!r}")
+            self._again(answer, f"expected a response of a collector: {error!r}")
         self._push()
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class HttpOutlet:
                 records[0].done(0, 0)
             self._note_recovery()
             return
-        error = f"{answer.status or 'no answer'}: {answer.body.get('detail', answer.body)}"
+        error = f"{answer.status or 'no response'}: {answer.body.get('detail', answer.body)}"
         if answer.status in PERMANENT and records:
             self._note(error)
             self._give_up_bad(answer)
@@ -209,12 +209,12 @@ class HttpOutlet:
         self.last_error = error
         if not self._is_failing:
             self._is_failing = True
-            log.warning("lagloss: beacons are kept until the collector answers: %s", error)
+            log.warning("lagloss: buffering beacons until the collector responds: %s", error)
 
     def _note_recovery(self) -> None:
         if self._is_failing:
             self._is_failing = False
-            log.warning("lagloss: the collector answers again")
+            log.warning("lagloss: the collector responds again")
 
     # -- the worker's thread --------------------------------------------------------------------------------------
 

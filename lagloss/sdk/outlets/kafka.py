@@ -132,7 +132,7 @@ class KafkaOutlet:
         self._refusals.forget()
         topic = listed.topics.get(BEACONS)
         if topic is None or topic.error is not None or not topic.partitions:
-            self._note(f"topic {BEACONS} does not exist, or no ACL allows DESCRIBE on it")
+            self._note(f"topic {BEACONS} does not exist, or an ACL for DESCRIBE on it is missing")
             return self._partitions
         self._asked_at = time.monotonic()
         self._partitions = len(topic.partitions)
@@ -225,7 +225,7 @@ class KafkaOutlet:
                 return
             if self._is_failing:
                 self._is_failing = False
-                log.warning("lagloss: the broker answers again")
+                log.warning("lagloss: the broker responds again")
             record.done(message.partition() or 0, message.offset() or 0)
 
         return on_delivery
@@ -260,7 +260,7 @@ class KafkaOutlet:
         self.last_error = error
         if not self._is_failing:
             self._is_failing = True
-            log.warning("lagloss: beacons are kept until the broker answers: %s", error)
+            log.warning("lagloss: buffering beacons until the broker responds: %s", error)
 
 
 @dataclass(slots=True)

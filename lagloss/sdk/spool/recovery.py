@@ -79,7 +79,7 @@ class RecoveryThread(threading.Thread):
                 spool.remove()
         except Exception as error:
             if spool.path not in self._failed:  # it is retried at every search
-                log.warning("lagloss: spool %s is not recovered yet: %s", spool.path.name, error)
+                log.warning("lagloss: cannot recover spool %s yet: %s", spool.path.name, error)
             self._failed.add(spool.path)
         finally:
             self._at_work = None

@@ -63,7 +63,7 @@ class PipelineProcess:
         """True while it runs. Raises ServerNotReady if it failed."""
         code = self.process.poll()
         if code:
-            detail = f"it ended with {code}: {log_tail(self.log_path)}"
+            detail = f"it exited with code {code}: {log_tail(self.log_path)}"
             raise ServerNotReady(server=self._name, detail=detail, log=self.log_path)
         return code is None
 

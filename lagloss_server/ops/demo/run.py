@@ -136,7 +136,7 @@ class Demo:
         self._store.apply(self._definition)
         bootstrap = self._stack.endpoints["kafka"]
         self._view.say(f"page: {self._picture.dashboard}")
-        self._view.say("sending an hour of the past")
+        self._view.say("sending an hour of past beacons")
         # The past has the lower priority: it takes a core for some seconds.
         self._processes["history"] = PipelineProcess("history", bootstrap, self._data_dir, nice=10)
         options = ["--rate", str(RATE), *(word for fault in FAULTS for word in ("--fault", fault))]
@@ -164,7 +164,7 @@ class Demo:
         windows = self._picture.windows
         deadline = due_ms(max(truths, default=0), self._grace_ms) / 1000 + SETTLE_S
         while True:
-            self._phase = f"waiting for the last windows to close, {max(0, deadline - time.time()):.0f} s at most"
+            self._phase = f"waiting up to {max(0, deadline - time.time()):.0f} s for the last windows to close"
             self._refresh()
             is_late = time.time() > deadline
             if is_late or all(start in windows and windows[start].is_settled for start in truths):
@@ -174,7 +174,7 @@ class Demo:
                     return {**document, "agree": agree}
                 if is_late:
                     raise NotEnoughData(
-                        detail="No window is closed, long after all were due; see the aggregator's log."
+                        detail="No window was closed, although all are overdue; see the aggregator's log."
                     )
 
     def _refresh(self) -> None:
@@ -183,7 +183,7 @@ class Demo:
         self._stack.tend()
         for progress in self._processes["history"].progress():
             if progress["minutes"] == progress["of"]:
-                self._view.say(f"the past is sent: {progress['beacons']:,} beacons")
+                self._view.say(f"sent {progress['beacons']:,} past beacons")
         for progress in self._processes["run"].progress():
             self._take(progress)
         for window in self._store.windows(NAME, int(self._began_s) - HISTORY_S, int(time.time()) + 60):
@@ -232,11 +232,11 @@ def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any]
     lost = document["measured"]["lost"]
     console.print(f"injected losses: {document['injected']['lost']}, measured: {lost['min']} to {lost['max']}")
     if document["agree"]:
-        console.print(
-            f"measured = injected in all {len(document['windows'])} windows, name by name", style="bold green"
-        )
+        console.print(f"measured = injected in all {len(document['windows'])} windows, id by id", style="bold green")
         return
-    table = Table("window", "what", "injected", "measured", "ids", title="measured differs from injected", style="red")
+    table = Table(
+        "window", "what", "injected", "measured", "ids", title="measured losses differ from injected ones", style="red"
+    )
     differences = document["differences"]
     for difference in differences[:MAX_SHOWN_DIFFERENCES]:
         minute = f"{datetime.fromtimestamp(difference['window_start_s'], UTC):%H:%M}"
@@ -244,6 +244,6 @@ def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any]
         table.add_row(minute, *cells, ", ".join(difference["ids"]))
     console.print(table)
     if len(differences) > MAX_SHOWN_DIFFERENCES:
-        console.print(f"and {len(differences) - MAX_SHOWN_DIFFERENCES} more; --json has them all")
+        console.print(f"and {len(differences) - MAX_SHOWN_DIFFERENCES} more; use --json for all")
     if document["waiting"]:
         console.print(f"not settled: {', '.join(document['waiting'])}", style="red")

@@ -87,7 +87,7 @@ class LiveView:
         picture = self._picture
         parts: list[Any] = [Text(picture.line, style="bold")]
         if picture.dashboard:
-            parts.append(Text(f"page: {picture.dashboard}   (Ctrl-C stops everything)"))
+            parts.append(Text(f"dashboard: {picture.dashboard}   (Ctrl-C stops everything)"))
         if picture.windows or picture.truths:
             parts.append(table_of(picture))
         return Group(*parts)

@@ -188,7 +188,7 @@ class EmbeddedKafka:
         return nodes
 
     def _launch(self, node: BrokerNode) -> None:
-        assert self._java is not None, "start comes first"
+        assert self._java is not None, "call start() first"
         command = self._command(*self._java, node)
         words = {"LC_ALL": "C.UTF-8"}  # the operating system's reasons in the words that `disk` knows
         self._processes[node.number] = spawn(command, node.log_path, env=words, environment=foreign_environment)
@@ -201,9 +201,9 @@ class EmbeddedKafka:
         cluster_id = path.read_text().strip()
         controller = self.data_dir / f"node-{LONE_CONTROLLER}"
         if controller.exists() != (self._brokers > 1) and (self.data_dir / "node-1").exists():
-            detail = "its controller is a process of its own" if controller.exists() else "its controller is a broker"
+            detail = "its controller is a separate process" if controller.exists() else "its controller is a broker"
             raise StaleDataDirectory(
-                server="Kafka", path=self.data_dir, detail=f"{detail}, which does not fit {self._brokers} brokers"
+                server="Kafka", path=self.data_dir, detail=f"{detail}, which does not match {self._brokers} broker(s)"
             )
         for node in self._nodes:
             meta = node.logs_folder / "meta.properties"
@@ -248,7 +248,7 @@ class EmbeddedKafka:
             except KafkaException:
                 pass
             if time.monotonic() > deadline:
-                detail = f"no answer within {timeout_s:.0f} s"
+                detail = f"no response within {timeout_s:.0f} s"
                 raise disk.problem_of(self.data_dir) or ServerNotReady(server="Kafka", detail=detail, log=self.log_path)
             time.sleep(0.05)
 

@@ -122,4 +122,4 @@ def last_error(log: str) -> str:
     """Return the line of a log that most likely names the cause of its process's end."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|rror:", line) and not line.startswith("at ")]
-    return (errors or lines or ["it ended at once and logged nothing"])[-1][:400]
+    return (errors or lines or ["it exited immediately and logged nothing"])[-1][:400]

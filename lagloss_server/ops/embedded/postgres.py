@@ -182,7 +182,7 @@ class EmbeddedPostgres:
         if note.exists():
             cluster = Path(note.read_text().strip())
             if not cluster.exists():
-                detail = f"its cluster should be in {cluster} and is not there"
+                detail = f"expected its database cluster in {cluster}, which does not exist"
                 raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail)
             return cluster
         parent = self.data_dir / "cluster"
@@ -210,7 +210,7 @@ class EmbeddedPostgres:
             problem = str(error)
         if problem:
             reason = problem.splitlines()[-1]
-            detail = f"PostgreSQL does not run as root, and becoming {self._as_user} failed ({reason})"
+            detail = f"PostgreSQL cannot run as root, and switching to user {self._as_user} failed ({reason})"
             raise UnreachableDirectory(path=self.data_dir, detail=f"{detail}; run as another user")
 
     def _reachable(self, path: Path) -> bool:
@@ -223,7 +223,9 @@ class EmbeddedPostgres:
     def _initdb(self, programs: Path, cluster: Path) -> None:
         """Create the cluster beside its place, then move it there: an interrupted initdb leaves nothing half-made."""
         if cluster.exists() and any(cluster.iterdir()):
-            raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=f"{cluster} is no cluster")
+            raise StaleDataDirectory(
+                server="PostgreSQL", path=self.data_dir, detail=f"{cluster} is not a database cluster"
+            )
         password = secrets.token_urlsafe(24)
         fresh = cluster.with_name("initdb")
         shutil.rmtree(fresh, ignore_errors=True)
@@ -256,10 +258,10 @@ class EmbeddedPostgres:
         done = run([programs / "postgres", "-V"], environment=foreign_environment, timeout_s=30)
         version = done.stdout.split()[-1].split(".")[0] if done.stdout else "?"
         if made_by != version:
-            detail = f"PostgreSQL {made_by} made it, but PostgreSQL {version} is installed"
+            detail = f"it was created by PostgreSQL {made_by}, but PostgreSQL {version} is installed"
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail)
         if not self._passfile.exists():
-            raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
+            raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is missing")
         mode = stat.S_IMODE(self._passfile.stat().st_mode)
         if mode & (stat.S_IRWXG | stat.S_IRWXO):  # libpq would go on without the password, and say no more than that
             raise PasswordFileOpen(path=self._passfile, mode=f"{mode:o}")
@@ -277,7 +279,7 @@ class EmbeddedPostgres:
                     return
             except psycopg.OperationalError as error:
                 if "password authentication failed" in str(error):
-                    detail = "its password is not the one in the password file"
+                    detail = "PostgreSQL rejects the password in the password file"
                     raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail) from error
                 if time.monotonic() > deadline:
                     unready = ServerNotReady(server="PostgreSQL", detail=str(error), log=self.log_path)
@@ -311,6 +313,6 @@ def _root_state() -> Path:
         ROOT_STATE.mkdir(exist_ok=True)
         ROOT_STATE.chmod(0o755)
     except OSError as error:
-        detail = f"PostgreSQL's user cannot reach the data directory, and this one cannot be made ({error.strerror})"
+        detail = f"PostgreSQL's user cannot access the data directory, and creating this one failed ({error.strerror})"
         raise UnreachableDirectory(path=ROOT_STATE, detail=detail) from error
     return ROOT_STATE

@@ -65,7 +65,7 @@ def _problem(root: Path, user: str | None) -> str:
         command = [root / _PROGRAMS / "bin" / name, "--version"]
         done = run(command, environment=foreign_environment, user=user, cwd="/", timeout_s=30)
         if done.returncode != 0:
-            return (done.stderr.strip() or f"{name} ended with {done.returncode}").splitlines()[-1]
+            return (done.stderr.strip() or f"{name} exited with code {done.returncode}").splitlines()[-1]
     return ""
 
 

@@ -18,7 +18,7 @@ class IncidentRow(Base):
     __table_args__ = (
         Index("incident_open", "pipeline", "rule", unique=True, postgresql_where=text("state = 'open'")),
         Index("incident_last_window", "pipeline", "last_window"),
-        {"comment": "Breaches of rules, one row each. Writers: alerting; lagloss alerts and dashboard acknowledge."},
+        {"comment": "Incidents, one row each. Writers: alerting; lagloss alerts and dashboard acknowledge."},
     )
 
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
@@ -37,7 +37,7 @@ class IncidentRow(Base):
     worst: Mapped[float]
     target: Mapped[float]
     withheld_kind: Mapped[str | None] = mapped_column(
-        comment="why nobody is told now: silence, maintenance, rule or upstream; null: its receivers are"
+        comment="why no receiver is notified: silence, maintenance, rule or upstream; null: receivers are notified"
     )
     withheld_ref: Mapped[str | None] = mapped_column(
         comment="the silence's id, or the name of the maintenance, the open rule, the blind pipeline"
@@ -51,7 +51,7 @@ class IncidentChangeRow(Base):
     __tablename__ = "incident_change"
     __table_args__ = (
         Index("incident_change_of", "incident_id", "id"),
-        {"comment": "What happened to incidents, never changed. Writers: as incident."},
+        {"comment": "Changes of incidents, append-only. Writers: as incident."},
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -74,7 +74,7 @@ class OutboxMessageRow(ClaimColumns, Base):
         Index("outbox_due", "receiver", "next_attempt_at", postgresql_where=text("done_at IS NULL")),
         Index("outbox_of_incident", "incident_id", "receiver", "id"),
         Index("outbox_done", "done_at"),
-        {"comment": "Notifications, in the commit of the change they tell. Writers: as incident."},
+        {"comment": "Notifications, committed together with their change. Writers: as incident."},
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -84,45 +84,49 @@ class OutboxMessageRow(ClaimColumns, Base):
     change: Mapped[str] = mapped_column(
         comment="why: a change of the incident, reminder, refresh, fallback, test or report"
     )
-    group_key: Mapped[str] = mapped_column(comment="those of one receiver that are due together may go together")
+    group_key: Mapped[str] = mapped_column(
+        comment="notifications of one receiver with the same key can be sent together"
+    )
     body: Mapped[dict[str, Any]]
     outcome: Mapped[str | None] = mapped_column(comment="sent, failed or dropped (out of date before it was sent)")
 
 
 class PendingBreachRow(Base):
     __tablename__ = "pending_breach"
-    __table_args__ = {"comment": "Rules that breach, in too few windows yet for an incident. Writer: alerting."}
+    __table_args__ = {"comment": "Rules that breach in too few windows for an incident so far. Writer: alerting."}
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     rule: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str]
     severity: Mapped[str]
     breaches: Mapped[int] = mapped_column(Integer, comment="windows that breach, of the last `of` closed ones")
-    needed: Mapped[int] = mapped_column(Integer, comment="so many of them open an incident")
+    needed: Mapped[int] = mapped_column(Integer, comment="number of breaches that open an incident")
     of: Mapped[int] = mapped_column(Integer)
     first_window: Mapped[int] = mapped_column(comment="the oldest that breaches, epoch s")
     last_window: Mapped[int] = mapped_column(comment="the newest that breaches, epoch s")
-    text: Mapped[str] = mapped_column(comment="the newest one's value against the target, for people")
+    text: Mapped[str] = mapped_column(comment="the newest value against the target, as text")
 
 
 class JudgedWindowsRow(Base):
     __tablename__ = "judged_windows"
-    __table_args__ = {"comment": "Windows in which alerting has found all there is to find. Writer: alerting."}
+    __table_args__ = {"comment": "Windows that alerting has fully evaluated. Writer: alerting."}
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
-    version: Mapped[int] = mapped_column(Integer, comment="of the definition by whose rules they were judged")
-    judged_to: Mapped[int] = mapped_column(comment="those that start before; epoch s, full hour")
+    version: Mapped[int] = mapped_column(Integer, comment="version of the definition that they were evaluated with")
+    judged_to: Mapped[int] = mapped_column(comment="windows that start before this time; epoch s, full hour")
     digests: Mapped[bytes] = mapped_column(
         comment="of each hour, five int64: hour, windows, sums of revision and closed_at, how many are history"
     )
     live: Mapped[dict[str, Any]] = mapped_column(
-        comment="newest window with live beacons (epoch s) before those that are read, by checkpoint"
+        comment="newest window with live beacons (epoch s) before the windows that are read, by checkpoint"
     )
 
 
 class SilenceRow(Base):
     __tablename__ = "silence"
-    __table_args__ = {"comment": "Incidents nobody is to be told of for a while. Writers: lagloss alerts, dashboard."}
+    __table_args__ = {
+        "comment": "Silences: matching incidents send no notifications. Writers: lagloss alerts, dashboard."
+    }
 
     id: Mapped[str] = mapped_column(primary_key=True)
     matchers: Mapped[list[Any]] = mapped_column(comment="texts such as pipeline=clicks, all of which must match")

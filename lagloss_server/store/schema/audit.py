@@ -16,7 +16,7 @@ class AuditTrailRow(Base):
     __table_args__ = (
         Index("audit_trail_at", "at"),
         {
-            "comment": "Who did what, or looked at message ids. Rows are never changed, nor deleted within 30 days. "
+            "comment": "Audit trail of actions and views of message ids. Append-only; kept for at least 30 days. "
             "Writers: dashboard, collector and commands add, aggregator prunes."
         },
     )
@@ -24,9 +24,11 @@ class AuditTrailRow(Base):
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     actor: Mapped[str] = mapped_column(comment="their name; of a client of the collector, the id of its token")
-    known_by: Mapped[str] = mapped_column(comment="how it is known: local, oidc, proxy, token, machine, command, none")
-    address: Mapped[str | None] = mapped_column(comment="that the request came from; of a command, the machine's name")
+    known_by: Mapped[str] = mapped_column(
+        comment="how the actor was identified: local, oidc, proxy, token, machine, command, none"
+    )
+    address: Mapped[str | None] = mapped_column(comment="source of the request; of a command, the machine's name")
     action: Mapped[str]
-    object: Mapped[str] = mapped_column(comment="what it was done to; of a message, its id's hash in hex")
-    pipelines: Mapped[list[Any]] = mapped_column(comment="names of those that it concerns; empty: of none by itself")
+    object: Mapped[str] = mapped_column(comment="object of the action; of a message, the hash of its id in hex")
+    pipelines: Mapped[list[Any]] = mapped_column(comment="names of affected pipelines; empty: none in particular")
     detail: Mapped[dict[str, Any]]

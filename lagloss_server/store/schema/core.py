@@ -72,12 +72,12 @@ class PipelineRow(Base):
 
 class TokenRow(Base):
     __tablename__ = "token"
-    __table_args__ = {"comment": "Tokens that let clients of the collector in. Writer: lagloss token."}
+    __table_args__ = {"comment": "Tokens of the collector's clients. Writer: lagloss token."}
 
     id: Mapped[str] = mapped_column(primary_key=True, comment="public part of the token")
     pipeline: Mapped[str]
     scope: Mapped[str] = mapped_column(comment="intake, or admin: also the definition")
-    rate: Mapped[int | None] = mapped_column(comment="beacons a second; null: no limit")
+    rate: Mapped[int | None] = mapped_column(comment="beacons per second; null: no limit")
     secret_hash: Mapped[bytes] = mapped_column(comment="SHA-256 of the secret's text")
     created_at: Mapped[int] = mapped_column(comment="epoch ms")
     revoked_at: Mapped[int | None] = mapped_column(comment="epoch ms")
@@ -85,7 +85,7 @@ class TokenRow(Base):
 
 class ReportsPositionRow(Base):
     __tablename__ = "reports_position"
-    __table_args__ = {"comment": "Next offset to follow of each partition of the reports topic. Writer: follower."}
+    __table_args__ = {"comment": "Next offset to consume of each partition of the reports topic. Writer: follower."}
 
     topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
     next_offset: Mapped[int]
@@ -110,7 +110,9 @@ class EmitterRow(Base):
         server_default="0", comment="smallest append time - sent_at in its last minute of reports"
     )
     skew: Mapped[list[Any]] = mapped_column(server_default="[]", comment="Skew: [[minute, ms], ...]")
-    resumes: Mapped[bool] = mapped_column(server_default="false", comment="it observes again what it had in hand")
+    resumes: Mapped[bool] = mapped_column(
+        server_default="false", comment="it observes again the messages that were in flight"
+    )
     inputs: Mapped[list[Any]] = mapped_column(server_default="[]", comment="lanes of its node's input that it reported")
     labels: Mapped[dict[str, Any]] = mapped_column(server_default="{}", comment="of its deployment")
 
@@ -122,7 +124,9 @@ class LaneRow(Base):
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     checkpoint: Mapped[str] = mapped_column(primary_key=True)
     lane: Mapped[str] = mapped_column(primary_key=True)
-    holder: Mapped[bytes] = mapped_column(primary_key=True, comment="emitter of work in hand; empty for ordered inputs")
+    holder: Mapped[bytes] = mapped_column(
+        primary_key=True, comment="emitter of messages in flight; empty for ordered inputs"
+    )
     until: Mapped[int] = mapped_column(comment="epoch ms")
     reporter: Mapped[bytes] = mapped_column(server_default="", comment="emitter that reported it")
     appended_at: Mapped[int] = mapped_column(comment="position in the reports log: append time, partition, offset")
@@ -182,16 +186,16 @@ class WindowRow(Base):
     lost_min: Mapped[int]
     lost_max: Mapped[int]
     on_time: Mapped[int] = mapped_column(server_default="0", comment="of these, delivered within the lag target")
-    on_time_of: Mapped[int] = mapped_column(server_default="0", comment="messages - filtered - dead; 0 if not known")
+    on_time_of: Mapped[int] = mapped_column(server_default="0", comment="messages - filtered - dead; 0 if unknown")
     e2e_p95_ms: Mapped[float | None]
     history: Mapped[bool] = mapped_column(comment="all its emitters started after its end: a back-fill")
     closed_at: Mapped[int] = mapped_column(comment="epoch ms of this revision")
-    judged_at: Mapped[int] = mapped_column(comment="epoch ms: newest moment the result was found to hold")
-    basis: Mapped[int] = mapped_column(comment="position in the reports up to which the result knows")
-    deadline: Mapped[int | None] = mapped_column(comment="epoch ms: when to judge again; null when nothing can change")
+    judged_at: Mapped[int] = mapped_column(comment="epoch ms: latest time at which the result was confirmed")
+    basis: Mapped[int] = mapped_column(comment="position in the reports that the result is based on")
+    deadline: Mapped[int | None] = mapped_column(comment="epoch ms: when to evaluate again; null if nothing can change")
     log_start: Mapped[list[Any]] = mapped_column(comment="[[partition, lowest offset its blocks need], ...]")
     document: Mapped[bytes] = mapped_column(comment="the result as windows --json prints it, packed")
-    stale_ms: Mapped[float | None] = mapped_column(comment="largest staleness of a checkpoint; null: not known")
+    stale_ms: Mapped[float | None] = mapped_column(comment="largest staleness of a checkpoint; null: unknown")
     facts: Mapped[bytes] = mapped_column(comment="WindowFacts, packed")
 
 
@@ -216,21 +220,21 @@ class MissingMessageRow(Base):
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
     id_hash: Mapped[int] = mapped_column(primary_key=True, comment="xxh3_64 read as signed")
-    message_id: Mapped[str | None] = mapped_column(comment="null where the name is not known")
+    message_id: Mapped[str | None] = mapped_column(comment="null if the name is unknown")
     pattern: Mapped[str] = mapped_column(comment="presence pattern, hex")
     kind: Mapped[str] = mapped_column(comment="lost, perhaps, overdue or pending")
     places: Mapped[list[Any]]
     last_checkpoint: Mapped[str]
     last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
-    trace_id: Mapped[str | None] = mapped_column(comment="of W3C's traceparent, hex; null where it is not known")
+    trace_id: Mapped[str | None] = mapped_column(comment="of W3C's traceparent, hex; null if unknown")
     span_id: Mapped[str | None] = mapped_column(comment="of W3C's traceparent, hex")
-    emitter: Mapped[bytes | None] = mapped_column(comment="of its beacon at last_checkpoint; null where not known")
+    emitter: Mapped[bytes | None] = mapped_column(comment="of its beacon at last_checkpoint; null if unknown")
 
 
 class PickedMessagesRow(Base):
     __tablename__ = "picked_messages"
     __table_args__ = {
-        "comment": "What is known one by one of a window's messages, bad ones and some good. Writer: closer.",
+        "comment": "Individually examined messages of a window: the bad ones and some good ones. Writer: closer.",
         **BY_DAY,
     }
 
@@ -247,38 +251,38 @@ class ConsumerLagRow(Base):
     }
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
-    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s: the minute in which it was asked")
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s: the minute of the query")
     node: Mapped[str] = mapped_column(primary_key=True)
     consumer_group: Mapped[str] = mapped_column(primary_key=True)
     topic: Mapped[str] = mapped_column(primary_key=True)
     topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
-    asked_at: Mapped[int] = mapped_column(comment="epoch ms: newest time that it was asked")
-    offsets: Mapped[int | None] = mapped_column(comment="log end - committed then; null: not known")
+    asked_at: Mapped[int] = mapped_column(comment="epoch ms: time of the newest query")
+    offsets: Mapped[int | None] = mapped_column(comment="log end - committed at that time; null: unknown")
     offsets_max: Mapped[int | None] = mapped_column(comment="highest in the minute")
     behind_ms: Mapped[int | None] = mapped_column(
-        comment="asked_at - event time at the committed offset; 0: nothing waits; null: not known"
+        comment="asked_at - event time at the committed offset; 0: no lag; null: unknown"
     )
     behind_max_ms: Mapped[int | None] = mapped_column(comment="highest in the minute")
     in_flight: Mapped[int | None] = mapped_column(comment="of a queue: messages received and not deleted")
     in_flight_max: Mapped[int | None] = mapped_column(comment="highest in the minute")
     committed: Mapped[int | None] = mapped_column(comment="offset at asked_at; null: none, or a queue")
-    log_start: Mapped[int | None] = mapped_column(comment="first offset of the log at asked_at; null: not known")
-    log_end: Mapped[int | None] = mapped_column(comment="offset after its last at asked_at; null: not known")
-    commits_per_s: Mapped[float | None] = mapped_column(comment="offsets per second, of 5 minutes; null: not known")
-    appends_per_s: Mapped[float | None] = mapped_column(comment="offsets per second, of 5 minutes; null: not known")
-    status: Mapped[str | None] = mapped_column(comment="ok, warning, stalled or stopped; null: not known")
+    log_start: Mapped[int | None] = mapped_column(comment="first offset of the log at asked_at; null: unknown")
+    log_end: Mapped[int | None] = mapped_column(comment="offset after its last at asked_at; null: unknown")
+    commits_per_s: Mapped[float | None] = mapped_column(comment="offsets per second, of 5 minutes; null: unknown")
+    appends_per_s: Mapped[float | None] = mapped_column(comment="offsets per second, of 5 minutes; null: unknown")
+    status: Mapped[str | None] = mapped_column(comment="ok, warning, stalled or stopped; null: unknown")
     kept_by: Mapped[str | None] = mapped_column(
-        comment="limit that deletes what waits first: time or size; none: there is no limit; null: not known"
+        comment="limit that deletes the first waiting record: time or size; none: no limit; null: unknown"
     )
     deletes_at: Mapped[int | None] = mapped_column(
-        comment="epoch ms: earliest time at which the next record is deleted; null: nothing waits, or no limit known"
+        comment="epoch ms: earliest time at which the next record is deleted; null: no lag, or unknown limit"
     )
     loss_at: Mapped[int | None] = mapped_column(
-        comment="epoch ms: earliest time at which a record is deleted unread, at these rates; null: none that waits"
+        comment="epoch ms: earliest time at which a waiting record is deleted unread, at these rates; null: none"
     )
-    at_risk: Mapped[int | None] = mapped_column(comment="offsets that wait from that record on; null: none")
+    at_risk: Mapped[int | None] = mapped_column(comment="waiting offsets from that record on; null: none")
     deleted: Mapped[int | None] = mapped_column(
-        comment="offsets deleted in the minute before the group had committed past them; null: not known"
+        comment="offsets deleted in the minute before the group had committed past them; null: unknown"
     )
 
 
@@ -291,9 +295,9 @@ class ConsumerGroupRow(Base):
     consumer_group: Mapped[str] = mapped_column(primary_key=True)
     asked_at: Mapped[int] = mapped_column(comment="epoch ms")
     state: Mapped[str] = mapped_column(comment="as Kafka names it: Stable, Empty, Dead, ...")
-    since: Mapped[int] = mapped_column(comment="epoch ms: when it was first found in this state")
+    since: Mapped[int] = mapped_column(comment="epoch ms: when this state was first observed")
     members: Mapped[int] = mapped_column(Integer, comment="consumers in it")
-    assigned: Mapped[int] = mapped_column(Integer, comment="partitions that its members have between them")
+    assigned: Mapped[int] = mapped_column(Integer, comment="partitions assigned to its members in total")
     protocol: Mapped[str] = mapped_column(comment="classic, or consumer: KIP-848")
 
 
@@ -304,7 +308,7 @@ class RollupRow(Base):
     __tablename__ = "rollup"
     __table_args__ = (
         Index("rollup_start", "start"),
-        {"comment": "What the closed windows of each hour and day come to. Writer: closer (upkeep)."},
+        {"comment": "Sums of the closed windows of each hour and day. Writer: closer (upkeep)."},
     )
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
@@ -323,31 +327,35 @@ class RollupRow(Base):
     on_time: Mapped[int] = mapped_column(server_default="0", comment="as in window")
     on_time_of: Mapped[int] = mapped_column(server_default="0", comment="as in window")
     e2e_p95_ms: Mapped[float | None]
-    computed_at: Mapped[int] = mapped_column(comment="epoch ms: when these sums came to be")
+    computed_at: Mapped[int] = mapped_column(comment="epoch ms: when these sums were computed")
     packed: Mapped[bytes] = mapped_column(comment="Rollup: all sums and sketches")
 
 
 class RollupDirtyRow(Base):
     __tablename__ = "rollup_dirty"
-    __table_args__ = {"comment": "Roll-ups to compute anew, marked in the commit that changed them. Writer: closer."}
+    __table_args__ = {"comment": "Roll-ups to recompute, marked in the commit that changed them. Writer: closer."}
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     period: Mapped[str] = mapped_column(primary_key=True)
     start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s, UTC")
-    dirty_since: Mapped[int] = mapped_column(comment="epoch ms: the first change that the roll-up does not know of")
+    dirty_since: Mapped[int] = mapped_column(comment="epoch ms: the first change that the roll-up does not include")
 
 
 class PrunedRow(Base):
     __tablename__ = "pruned"
-    __table_args__ = {"comment": "Up to where tables were dropped by day; windows before are gone. Writer: retention."}
+    __table_args__ = {
+        "comment": "Retention limit of tables that are dropped by day; older windows are deleted. Writer: retention."
+    }
 
     table_name: Mapped[str] = mapped_column(primary_key=True)
-    before_s: Mapped[int] = mapped_column(comment="epoch s: rows of windows that start before it are gone for good")
+    before_s: Mapped[int] = mapped_column(
+        comment="epoch s: rows of windows that start before it are deleted permanently"
+    )
 
 
 class StrangerRow(Base):
     __tablename__ = "stranger"
-    __table_args__ = {"comment": "Names in reports that no definition has, kept up to a limit. Writer: follower."}
+    __table_args__ = {"comment": "Undeclared names in reports, stored up to a limit. Writer: follower."}
 
     kind: Mapped[str] = mapped_column(primary_key=True, comment="pipeline, checkpoint, replay or lane")
     pipeline: Mapped[str] = mapped_column(primary_key=True)
@@ -374,29 +382,29 @@ class QuarantinedRow(Base):
 
 class QuarantineCountRow(Base):
     __tablename__ = "quarantine_count"
-    __table_args__ = {"comment": "How many bad records there were, kept or not. Writer: aggregator."}
+    __table_args__ = {"comment": "Number of bad records, whether or not stored in quarantine. Writer: aggregator."}
 
     topic: Mapped[str] = mapped_column(primary_key=True)
     reason: Mapped[str] = mapped_column(primary_key=True)
     hour: Mapped[int] = mapped_column(primary_key=True, comment="epoch s: the hour in which they were appended")
-    bucket: Mapped[str] = mapped_column(primary_key=True, comment="what is replaced as a whole; empty: added up")
+    bucket: Mapped[str] = mapped_column(
+        primary_key=True, comment="source whose counts are replaced together; empty: counts are added up"
+    )
     count: Mapped[int]
 
 
 class DeferredReportsRow(Base):
     __tablename__ = "deferred_reports"
-    __table_args__ = {
-        "comment": "Reports of a pipeline that are followed later, up to reports_position. Writer: follower."
-    }
+    __table_args__ = {"comment": "Deferred reports of a pipeline, up to reports_position. Writer: follower."}
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
-    next_offset: Mapped[int] = mapped_column(comment="of the first that is not followed yet")
+    next_offset: Mapped[int] = mapped_column(comment="of the first report that is not consumed yet")
 
 
 class SetAsideRow(Base):
     __tablename__ = "set_aside"
-    __table_args__ = {"comment": "Work that failed for a reason that waiting does not mend. Writer: aggregator."}
+    __table_args__ = {"comment": "Work that failed for a reason that retrying does not fix. Writer: aggregator."}
 
     kind: Mapped[str] = mapped_column(primary_key=True, comment="window, rollup or group")
     pipeline: Mapped[str] = mapped_column(primary_key=True)
@@ -408,7 +416,7 @@ class SetAsideRow(Base):
 
 class AuditedRow(Base):
     __tablename__ = "audited"
-    __table_args__ = {"comment": "Next offset of the beacons topic whose key nobody looked at yet. Writer: closer."}
+    __table_args__ = {"comment": "Next offset of the beacons topic whose key is to be checked. Writer: closer."}
 
     topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
     next_offset: Mapped[int]
@@ -417,14 +425,16 @@ class AuditedRow(Base):
 
 class RecomputeRequestRow(Base):
     __tablename__ = "recompute_request"
-    __table_args__ = {"comment": "Windows to close again. Writers: lagloss recompute asks, closer answers."}
+    __table_args__ = {
+        "comment": "Requests to recompute windows. Writers: lagloss recompute (request), closer (progress)."
+    }
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     pipeline: Mapped[str]
     from_s: Mapped[int]
     to_s: Mapped[int]
     requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    progress: Mapped[dict[str, Any] | None] = mapped_column(comment="how far the closer has come")
+    progress: Mapped[dict[str, Any] | None] = mapped_column(comment="progress of the closer")
     answer: Mapped[dict[str, Any] | None]
 
 

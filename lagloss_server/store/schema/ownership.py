@@ -14,13 +14,13 @@ from lagloss_server.store.schema.core import Base
 class LeaseRow(Base):
     __tablename__ = "lease"
     __table_args__ = {
-        "comment": "Work that one process does at a time, and which does it. Writers: aggregator and alerting."
+        "comment": "Work that one process does at a time, and its owner. Writers: aggregator and alerting."
     }
 
     work: Mapped[str] = mapped_column(primary_key=True, comment="aggregator or alerting")
     owner: Mapped[str] = mapped_column(comment="session that does it while its name is locked: host, process, number")
     since: Mapped[datetime]
-    well_at: Mapped[datetime] = mapped_column(comment="its last sign of life, for people")
+    well_at: Mapped[datetime] = mapped_column(comment="last heartbeat of the owner, for people")
 
 
 class ClaimColumns:
@@ -31,6 +31,8 @@ class ClaimColumns:
     next_attempt_at: Mapped[datetime] = mapped_column(
         server_default=func.clock_timestamp(), comment="while it is claimed: when the claim expires"
     )
-    claim: Mapped[uuid.UUID | None] = mapped_column(comment="who may record the attempt; null: none is under way")
+    claim: Mapped[uuid.UUID | None] = mapped_column(
+        comment="id of the claim that can record the attempt; null: none is running"
+    )
     done_at: Mapped[datetime | None]
     last_error: Mapped[str | None]

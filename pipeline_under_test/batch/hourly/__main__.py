@@ -24,7 +24,7 @@ def main() -> None:
     """Do one task for one hour; any failure ends the process with a traceback, and Airflow tries again."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=TASKS)
-    parser.add_argument("--hour", type=int, required=True, help="its start, epoch seconds")
+    parser.add_argument("--hour", type=int, required=True, help="start of the hour, in epoch seconds")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -41,7 +41,7 @@ def run(settings: BatchSettings, task: str, hour: int, number: int) -> None:
     if fault is not None:
         with settings.ledger_of(task) as ledger:
             ledger.write("fault", fault=fault.text, node=task, hour=hour, number=number)
-        raise InjectedFailure(f"{fault.text} hits try {number} of {task}")
+        raise InjectedFailure(f"{fault.text} fails attempt {number} of {task}")
     if task == "aggregate":
         from pipeline_under_test.batch.hourly.aggregate import aggregate  # pulls in Spark
 

@@ -41,7 +41,7 @@ def cron_of(span: timedelta) -> str:
         return f"*/{minutes} * * * *" if minutes < 60 else "0 * * * *"
     if minutes and minutes % 60 == 0 and 24 % (minutes // 60) == 0:
         return f"0 */{minutes // 60} * * *"
-    raise ValueError(f"expected a span that divides an hour, or hours that divide a day, found {span}")
+    raise ValueError(f"expected a duration that divides an hour, or whole hours that divide a day, found {span}")
 
 
 def step(name: str) -> BashOperator:

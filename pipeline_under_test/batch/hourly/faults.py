@@ -14,11 +14,11 @@ _GRAMMAR: Final = re.compile(rf"task:({'|'.join(TASKS)})(?::([1-9]\d*))?")
 
 
 class BadTaskFault(ValueError):
-    """The text is no fault of a task; the message says what was expected."""
+    """The text is not a valid task fault; the message names the expected syntax."""
 
 
 class InjectedFailure(RuntimeError):
-    """A task failed on purpose."""
+    """An injected failure of a task."""
 
 
 @dataclass(frozen=True, slots=True)

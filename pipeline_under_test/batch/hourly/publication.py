@@ -19,7 +19,7 @@ SHARE_TOLERANCE: Final = 1e-6
 
 
 class BadScores(RuntimeError):
-    """The scores of an hour are not those of its events; the message says how."""
+    """The scores of an hour do not match its events; the message gives the difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class HourScores:
             raise BadScores("expected finite values and scores")
         whole = sum(score for *_, score in self.rows)
         if any(value for _, _, value, _ in self.rows) and abs(whole - 1) > SHARE_TOLERANCE:
-            raise BadScores(f"expected scores that add up to 1, found {whole:g}")
+            raise BadScores(f"expected scores with the sum 1, found {whole:g}")
 
 
 def load(connection: Connection, hour: int) -> None:

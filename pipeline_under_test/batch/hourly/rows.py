@@ -35,7 +35,7 @@ _SELECT: Final = """
 
 
 class BeaconsMissing(RuntimeError):
-    """The broker did not acknowledge beacons or a report within 10 s; the task is to be tried again."""
+    """The broker did not acknowledge beacons or a report within 10 s; retry the task."""
 
 
 @dataclass(frozen=True, slots=True)

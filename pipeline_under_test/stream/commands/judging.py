@@ -28,7 +28,7 @@ MAX_DIFFERENCES: Final = 20
 
 @app.command()
 def ledger(data_dir: DataDir) -> None:
-    """Print what the ledger adds up to, as one JSON document."""
+    """Print the sums of the ledger as one JSON document."""
     from pipeline_under_test.harness.ledger import LedgerReader
     from pipeline_under_test.stream.truth import StreamTruth
 
@@ -53,12 +53,16 @@ def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
 
 @app.command()
 def scenario(
-    files: Annotated[list[Path] | None, typer.Argument(help="YAML files, one scenario each", metavar="FILE...")] = None,
-    every: Annotated[bool, typer.Option("--all", help="those of the repository")] = False,
-    taps: Annotated[bool, typer.Option(help="nodes send no beacons: lagloss reads their topics and commits")] = False,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="YAML files with one scenario each", metavar="FILE...")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="run all scenarios of the repository")] = False,
+    taps: Annotated[
+        bool, typer.Option(help="use taps: nodes send no beacons, and lagloss reads their topics and commits")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run scenarios on a lagloss of their own; exit 1 if one does not end as it expects."""
+    """Run scenarios, each with its own lagloss; exit 1 if one of them does not end as expected."""
     from lagloss_server.ops.up import signals_interrupt
     from pipeline_under_test.stream.run import run_all
     from pipeline_under_test.stream.scenario import load_scenario, shipped_scenarios
@@ -82,15 +86,17 @@ def scenario(
 def rate(
     node: Annotated[str, typer.Argument(help=", ".join(SCALED))],
     data_dir: DataDir,
-    bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of the pipeline here")] = "",
+    bootstrap: Annotated[
+        str, typer.Option(help="Kafka's HOST:PORT (default: that of the pipeline in the data directory)")
+    ] = "",
     lag_target: Annotated[
-        float, typer.Option(parser=duration_s, metavar="DURATION", help="for 95 % of the events")
+        float, typer.Option(parser=duration_s, metavar="DURATION", help="target for 95 % of the events")
     ] = "2s",  # type: ignore[assignment]  # typer parses it
-    seconds: Annotated[float, typer.Option(min=1, help="that a trial measures, after its warm-up")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=1, help="measured seconds per trial, after its warm-up")] = 10.0,
     fault: FaultOption = [],  # noqa: B006 (typer copies it)
     as_json: AsJson = False,
 ) -> None:
-    """Find the traffic that one process of a node sustains within a lag target; `run --scale rated` goes by it."""
+    """Find the traffic that one process of a node sustains within a lag target; `run --scale rated` uses it."""
     from pipeline_under_test.stream.processes.scaling import Ratings
     from pipeline_under_test.stream.rating.load_test import NodeFailed
     from pipeline_under_test.stream.rating.load_test import rate as rated
@@ -118,8 +124,8 @@ def rate(
 
 
 def _say_trial(trial: RateTrial) -> None:
-    lag = f"{trial.lag_p95_s:.2f} s" if math.isfinite(trial.lag_p95_s) else "too long to measure"
-    typer.echo(f"{trial.sent_per_s:.0f} events/s: 95 % of them done within {lag}", err=True)
+    lag = f"{trial.lag_p95_s:.2f} s" if math.isfinite(trial.lag_p95_s) else "more than can be measured"
+    typer.echo(f"{trial.sent_per_s:.0f} events/s: 95 % of them processed within {lag}", err=True)
 
 
 def show_verdict(document: Mapping[str, Any]) -> None:
@@ -138,7 +144,7 @@ def show_verdict(document: Mapping[str, Any]) -> None:
         where = f"{difference['window_start_s']} {difference['what']}"
         console.print(f"{where}: injected {injected}, measured {measured}{ids and f'; {ids}'}", markup=False)
     if len(document["differences"]) > MAX_DIFFERENCES:
-        console.print(f"and {len(document['differences']) - MAX_DIFFERENCES} more; --json has them all")
+        console.print(f"and {len(document['differences']) - MAX_DIFFERENCES} more; use --json for all")
     waiting = document["waiting"]
     if waiting:
         console.print(f"{len(waiting)} windows are not settled yet: {', '.join(waiting)}")

@@ -30,7 +30,9 @@ def fault_of(text: str) -> Fault:
 def require_target(fault: Fault, settings: ReferenceSettings) -> None:
     """Refuse a fault that can hit nothing of this pipeline."""
     if fault.node == SHADOW and not settings.shadow:
-        raise typer.BadParameter(f"expected a pipeline that runs with --shadow, found one without, for {fault.text!r}")
+        raise typer.BadParameter(
+            f"expected a pipeline that runs with --shadow for {fault.text!r}, found one without it"
+        )
 
 
 def time_s(text: str) -> float:
@@ -45,9 +47,15 @@ def _default_data_dir() -> Path:
 
 
 DataDir = Annotated[
-    Path, typer.Option(envvar="PIPELINE_DATA_DIR", default_factory=_default_data_dir, help="its settings, ledger, logs")
+    Path,
+    typer.Option(
+        envvar="PIPELINE_DATA_DIR", default_factory=_default_data_dir, help="directory of its settings, ledger and logs"
+    ),
 ]
-FaultOption = Annotated[list[Fault], typer.Option(parser=fault_of, metavar="FAULT", help="from the start; see `fault`")]
-Port = Annotated[int, typer.Option(help="to listen on; by default any")]
-Fd = Annotated[int | None, typer.Option(help="a listening socket that is inherited, instead of a port")]
-Rate = Annotated[float, typer.Option(min=0, help="events a second")]
+FaultOption = Annotated[
+    list[Fault],
+    typer.Option(parser=fault_of, metavar="FAULT", help="fault to inject from the start (repeatable); see `fault`"),
+]
+Port = Annotated[int, typer.Option(help="port to listen on (default: any free port)")]
+Fd = Annotated[int | None, typer.Option(help="file descriptor of an inherited listening socket, instead of a port")]
+Rate = Annotated[float, typer.Option(min=0, help="events per second")]

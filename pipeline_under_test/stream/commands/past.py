@@ -24,13 +24,13 @@ app = typer.Typer()
 @app.command()
 def history(
     data_dir: DataDir,
-    bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of `lagloss up`")] = "",
-    pipeline: Annotated[str, typer.Option(help="its name")] = PIPELINE,
-    minutes: Annotated[int, typer.Option(min=1, help="of the past")] = 60,
+    bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT (default: that of `lagloss up`)")] = "",
+    pipeline: Annotated[str, typer.Option(help="name of the pipeline")] = PIPELINE,
+    minutes: Annotated[int, typer.Option(min=1, help="minutes to send")] = 60,
     rate: Rate = 15.0,
-    seed: Annotated[int, typer.Option(help="of the traffic")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed of the traffic")] = 0,
 ) -> None:
-    """Send an hour of the past: beacons only, as the nodes would have sent them."""
+    """Send an hour of past beacons, as the nodes would have sent them."""
     from pipeline_under_test.stream.traffic.history import SyntheticHistory
 
     bootstrap = bootstrap or LaglossSettings.load().require_kafka()
@@ -42,17 +42,21 @@ def history(
 @app.command()
 def replay(
     data_dir: DataDir,
-    from_: Annotated[float, typer.Option("--from", parser=time_s, metavar="T", help="RFC 3339, or relative: -2h")],
-    to: Annotated[float | None, typer.Option(parser=time_s, metavar="T", help="by default until now")] = None,
-    name: Annotated[str, typer.Option(help="of the replay, in beacons; by default the time")] = "",
-    rate: Annotated[float, typer.Option(min=1, help="events a second, at most")] = REPLAY_RATE,
+    from_: Annotated[
+        float, typer.Option("--from", parser=time_s, metavar="T", help="start: RFC 3339 or relative (-2h)")
+    ],
+    to: Annotated[
+        float | None, typer.Option(parser=time_s, metavar="T", help="end: RFC 3339 or relative (default: now)")
+    ] = None,
+    name: Annotated[str, typer.Option(help="name of the replay in beacons (default: the current time)")] = "",
+    rate: Annotated[float, typer.Option(min=1, help="maximum events per second")] = REPLAY_RATE,
 ) -> None:
-    """Bring events of the past through the pipeline again; progress as JSON lines."""
+    """Replay past events through the pipeline; prints progress as JSON lines."""
     until = time.time() if to is None else to
     if from_ >= until:
         fail("expected --from to be before --to", EXIT_USAGE)
     if not name_fits(name):
-        fail("expected --name to have 500 bytes at most", EXIT_USAGE)
+        fail("expected --name of up to 500 bytes", EXIT_USAGE)
     for progress in replayed(ReferenceSettings.load(data_dir), name or _name("replay"), from_, until, rate):
         say(progress)
 
@@ -60,11 +64,11 @@ def replay(
 @app.command()
 def redrive(
     data_dir: DataDir,
-    node: Annotated[str | None, typer.Option(help="only what this node set aside")] = None,
-    reason: Annotated[str, typer.Option(help="only what was set aside for a reason that holds this")] = "",
-    most: Annotated[int | None, typer.Option("--max", min=1, help="at most this many")] = None,
+    node: Annotated[str | None, typer.Option(help="only messages dead-lettered by this node")] = None,
+    reason: Annotated[str, typer.Option(help="only messages whose dead-letter reason contains this text")] = "",
+    most: Annotated[int | None, typer.Option("--max", min=1, help="maximum number of messages")] = None,
 ) -> None:
-    """Send letters from the dead-letter queue back to their nodes; progress as JSON lines."""
+    """Send dead letters back to their nodes; prints progress as JSON lines."""
     if node is not None and node not in CONSUMERS:
         fail(f"expected one of {', '.join(CONSUMERS)}, found {node!r}", EXIT_USAGE)
     try:

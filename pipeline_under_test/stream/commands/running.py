@@ -25,35 +25,37 @@ app = typer.Typer()
 @app.command()
 def run(
     data_dir: DataDir,
-    bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of `lagloss up`")] = "",
-    brokers: Annotated[int, typer.Option(min=0, help="run this many brokers of its own, instead of --bootstrap")] = 0,
-    pipeline: Annotated[str, typer.Option(help="topics and groups begin with it")] = PIPELINE,
+    bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT (default: that of `lagloss up`)")] = "",
+    brokers: Annotated[int, typer.Option(min=0, help="number of brokers to start, instead of using --bootstrap")] = 0,
+    pipeline: Annotated[str, typer.Option(help="name of the pipeline, and prefix of its topics and groups")] = PIPELINE,
     rate: Rate = 100.0,
-    minutes: Annotated[float | None, typer.Option(help="of load; without it, until Ctrl-C")] = None,
-    settle: Annotated[float, typer.Option(help="seconds that the nodes stay at the end")] = 8.0,
+    minutes: Annotated[float | None, typer.Option(help="minutes of load (default: until Ctrl-C)")] = None,
+    settle: Annotated[float, typer.Option(help="seconds that the nodes keep running after the load")] = 8.0,
     fault: FaultOption = [],  # noqa: B006 (typer copies it)
-    seed: Annotated[int, typer.Option(help="of faults and traffic")] = 0,
-    exactly_once: Annotated[bool, typer.Option(help="event-norm works in transactions")] = False,
-    taps: Annotated[bool, typer.Option(help="nodes send no beacons: lagloss reads their topics and commits")] = False,
-    shadow: Annotated[bool, typer.Option(help="a second event-norm beside production, on trial")] = False,
-    schema: Annotated[Path | None, typer.Option(help="Avro schema that col-service writes events with")] = None,
-    retry: Annotated[Retry, typer.Option(help="what connectors do with what a vendor does not take")] = "global",
-    batch: Annotated[int, typer.Option(min=1, help="events in a request to a vendor")] = 100,
-    parallel: Annotated[int, typer.Option(min=1, help="requests to a vendor at a time")] = 4,
-    tier: Annotated[list[float], typer.Option(help="seconds in a tier of the retrier, once a tier")] = list(TIERS_S),  # noqa: B006
-    scale: Annotated[Policy, typer.Option(help="what decides how many processes a node has")] = "none",
-    least: Annotated[int, typer.Option(min=1, help="processes of a node")] = 1,
+    seed: Annotated[int, typer.Option(help="random seed of faults and traffic")] = 0,
+    exactly_once: Annotated[bool, typer.Option(help="run event-norm with transactions")] = False,
+    taps: Annotated[
+        bool, typer.Option(help="use taps: nodes send no beacons, and lagloss reads their topics and commits")
+    ] = False,
+    shadow: Annotated[bool, typer.Option(help="run a second event-norm as a trial, next to production")] = False,
+    schema: Annotated[Path | None, typer.Option(help="Avro schema for the events that col-service writes")] = None,
+    retry: Annotated[Retry, typer.Option(help="how connectors handle events that a vendor rejects")] = "global",
+    batch: Annotated[int, typer.Option(min=1, help="events per request to a vendor")] = 100,
+    parallel: Annotated[int, typer.Option(min=1, help="parallel requests to a vendor")] = 4,
+    tier: Annotated[list[float], typer.Option(help="seconds per retrier tier (repeatable)")] = list(TIERS_S),  # noqa: B006
+    scale: Annotated[Policy, typer.Option(help="policy that decides the number of processes per node")] = "none",
+    least: Annotated[int, typer.Option(min=1, help="minimum processes per node")] = 1,
     most: Annotated[
-        int, typer.Option(min=1, help="processes of a node; of a consumer at most its partitions")
+        int, typer.Option(min=1, help="maximum processes per node; for a consumer, at most its number of partitions")
     ] = PARTITIONS,
 ) -> None:
-    """Start everything, load it, end it; progress as JSON lines. Ctrl-C ends it in order, twice: now."""
+    """Start the pipeline, send load, stop it; prints JSON lines. Ctrl-C stops gracefully, twice: immediately."""
     from pipeline_under_test.harness.brokers import own_brokers
     from pipeline_under_test.stream.processes.runner import NotStarted, Runner
     from pipeline_under_test.stream.processes.scaling import NotRated, Scaling
 
     if bootstrap and brokers:
-        fail("expected --bootstrap or --brokers, found both", EXIT_USAGE)
+        fail("expected either --bootstrap or --brokers, found both", EXIT_USAGE)
     settings = ReferenceSettings(
         data_dir=data_dir.absolute(),
         bootstrap=bootstrap or ("" if brokers else LaglossSettings.load().require_kafka()),
@@ -89,9 +91,9 @@ def run(
 @app.command()
 def brokers(
     data_dir: DataDir,
-    count: Annotated[int, typer.Option(min=1, help="how many; each record is on three of them")] = 3,
+    count: Annotated[int, typer.Option(min=1, help="number of brokers; each record is stored on three of them")] = 3,
 ) -> None:
-    """Run Kafka brokers for a pipeline, and carry out the faults of brokers, until Ctrl-C."""
+    """Run Kafka brokers for a pipeline and inject broker faults, until Ctrl-C."""
     from pipeline_under_test.harness.brokers import own_brokers
 
     settings = ReferenceSettings(data_dir=data_dir.absolute())
@@ -104,21 +106,23 @@ def brokers(
 
 
 @app.command(
-    epilog="Faults: see pipeline_under_test/stream/faults.py or docs/reference-pipeline.md, for instance "
+    epilog="See pipeline_under_test/stream/faults.py or docs/reference-pipeline.md for faults, for example "
     "lose:link:event-norm->event-router:0.02 or crash:conn-ga"
 )
 def fault(
     data_dir: DataDir,
     fault: Annotated[Fault | None, typer.Argument(parser=fault_of, metavar="FAULT")] = None,
-    seconds: Annotated[float | None, typer.Option("--for", min=0, help="seconds; without it, until --end-all")] = None,
-    wait: Annotated[float, typer.Option("--in", min=0, help="seconds until it begins")] = 1.0,
-    end_all: Annotated[bool, typer.Option("--end-all", help="end all faults that are on")] = False,
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=0, help="duration in seconds (default: until --end-all)")
+    ] = None,
+    wait: Annotated[float, typer.Option("--in", min=0, help="seconds until the fault begins")] = 1.0,
+    end_all: Annotated[bool, typer.Option("--end-all", help="end all active faults")] = False,
 ) -> None:
     """Inject a fault into a running pipeline."""
     settings = ReferenceSettings.load(data_dir)
     injections = settings.injections()
     if end_all == (fault is not None):
-        fail("expected a FAULT or --end-all", EXIT_USAGE)
+        fail("expected either a FAULT or --end-all", EXIT_USAGE)
     if fault is None:
         injections.end_all()
         return
@@ -130,9 +134,9 @@ def fault(
 @app.command()
 def play(
     data_dir: DataDir,
-    scenario: Annotated[str, typer.Argument(metavar="NAME|FILE", help="one of scenarios/, or a file like them")],
+    scenario: Annotated[str, typer.Argument(metavar="NAME|FILE", help="name of one of scenarios/, or a scenario file")],
 ) -> None:
-    """Inject a scenario's faults, at their times from now on, into a running pipeline."""
+    """Inject a scenario's faults into a running pipeline, with their times counted from now."""
     from pipeline_under_test.harness.scenario import find_scenario
     from pipeline_under_test.stream.scenario import BROKER_FAULTS, load_scenario
 
@@ -140,7 +144,7 @@ def play(
     scenario_ = load_scenario(find_scenario(scenario))
     for fault in scenario_.faults:
         if fault.fault.kind in BROKER_FAULTS:
-            fail(f"expected no fault of brokers, which `pipeline scenario` has, found {fault.fault.text}", EXIT_USAGE)
+            fail(f"expected no broker faults (use `pipeline scenario` for them), found {fault.fault.text}", EXIT_USAGE)
         require_target(fault.fault, settings)
     faults = [_asked(injection) for injection in scenario_.inject(settings.injections())]
     say({"scenario": scenario_.name, "description": scenario_.description, "faults": faults})
@@ -155,7 +159,7 @@ def _asked(injection: Injection) -> dict[str, object]:
 
 @app.command()
 def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_dir: DataDir) -> None:
-    """Run one process of a consuming node of a running pipeline."""
+    """Run one process of a consuming node in a running pipeline."""
     from pipeline_under_test.stream.nodes.process import PROCESSES
 
     if node not in PROCESSES:
@@ -167,7 +171,7 @@ def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_d
 
 @app.command(name=COL_SERVICE)
 def col_service(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
-    """Run the first node, over HTTP."""
+    """Run the first node, which receives events over HTTP."""
     from pipeline_under_test.stream.nodes import col_service
     from pipeline_under_test.stream.nodes.serving import listening_socket, serve
 
@@ -176,7 +180,7 @@ def col_service(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
 
 @app.command()
 def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
-    """Run the vendors' stand-in."""
+    """Run the simulated vendors."""
     from pipeline_under_test.stream.nodes import receiver
     from pipeline_under_test.stream.nodes.serving import listening_socket, serve
 
@@ -185,7 +189,7 @@ def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
 
 @app.command()
 def load(data_dir: DataDir, rate: Rate = 100.0) -> None:
-    """Send events to col-service until asked to end."""
+    """Send events to col-service until stopped."""
     from pipeline_under_test.stream.traffic.load import Load, Mix
 
     async def send() -> None:

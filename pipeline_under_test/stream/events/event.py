@@ -21,7 +21,7 @@ _IDENTITIES: Final = Identities()
 
 
 class NoIdentity(ValueError):
-    """The record has no usable `lagloss-id` and `lagloss-event-time` headers, so it is not known which event it is."""
+    """The record has no usable `lagloss-id` and `lagloss-event-time` headers, so the event cannot be identified."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ class Routes:
             try:
                 self._routes[name] = TopicRoute.model_validate_json(value)
             except ValidationError as error:
-                log.error("route %s stays as it was: %s", name, error)  # noqa: TRY400 (the message says it all)
+                log.error("keeping the previous route %s: %s", name, error)  # noqa: TRY400 (the message says it all)
 
 
 class RoutesTopic(TableTopic):

@@ -37,11 +37,11 @@ Content = Mapping[str, Any]
 
 
 class Unreadable(ValueError):
-    """A body that cannot be read: it is not Avro, or its schema is nowhere to be found."""
+    """An unreadable body: it is not Avro, or its schema is unknown."""
 
 
 class NotReadable(ValueError):
-    """A schema whose events the packaged one cannot read; the message says what to do."""
+    """A schema whose events cannot be read with the packaged one; the message gives the next step."""
 
 
 class Schema:
@@ -97,7 +97,7 @@ class SchemaReader:
         except Exception as error:  # fastavro raises whatever the bytes lead it to
             raise Unreadable(f"broken: {type(error).__name__}") from error
         if not isinstance(content, dict) or rest.read(1):
-            raise Unreadable("broken: more bytes than the schema says")
+            raise Unreadable("broken: more bytes than the schema describes")
         return content
 
     def _writer(self, fingerprint: bytes) -> Schema:
@@ -134,7 +134,9 @@ def producers_schema(path: Path | None) -> Schema:
             reader.decode(schema.encode(sample))
     except ValueError as error:
         problem = f"expected a schema whose events {PATH.name} can read, found {path}: {error.__cause__ or error}"
-        raise NotReadable(f"{problem}; add fields, each with a default, and keep the others as they are") from error
+        raise NotReadable(
+            f"{problem}; only add fields, each with a default, and leave the other fields unchanged"
+        ) from error
     return schema
 
 

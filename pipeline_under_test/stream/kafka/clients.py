@@ -122,7 +122,7 @@ class ReliableProducer:
             if error is None:
                 acknowledged()
             else:
-                rejected(f"not taken by {topic}: {error.str()}")
+                rejected(f"{topic} did not accept the record: {error.str()}")
 
         def report(error: KafkaError | None, _record: Message) -> None:
             if error is None or error.code() in NEVER_TAKEN:
@@ -130,7 +130,7 @@ class ReliableProducer:
                 return
             if is_fatal(error):  # the idempotent producer cannot go on; what is not committed is read again
                 raise KafkaException(error)
-            log.warning("sending %s to %s again: %s", record["key"], topic, error)
+            log.warning("retrying to send %s to %s: %s", record["key"], topic, error)
             self._again.append((time.monotonic() + RETRY_S, produce))
 
         def produce() -> None:

@@ -29,7 +29,7 @@ BUFFER_WAIT_S: Final = 0.1
 
 
 class Aborted(Exception):
-    """The transaction came to nothing: its input is to be read again."""
+    """The transaction was aborted: read its input again."""
 
 
 class TransactionalProducer:
@@ -77,7 +77,7 @@ class TransactionalProducer:
             else:  # so has the transaction; in the next one we know better
                 self._failure = error
                 if error.code() in NEVER_TAKEN:
-                    self._never_taken[event.id] = f"not taken by {topic}: {error.str()}"
+                    self._never_taken[event.id] = f"{topic} did not accept the record: {error.str()}"
 
         while True:
             try:
@@ -89,7 +89,7 @@ class TransactionalProducer:
             except KafkaException as problem:
                 if _error_of(problem).code() not in NEVER_TAKEN:
                     raise self._aborted_or_fatal(problem) from problem
-                rejected(f"not taken by {topic}: {_error_of(problem).str()}")
+                rejected(f"{topic} did not accept the record: {_error_of(problem).str()}")
                 return
             else:
                 return
@@ -131,7 +131,7 @@ class TransactionalProducer:
                 error = _error_of(problem)
                 if error.txn_requires_abort() or not error.retriable():
                     raise self._aborted_or_fatal(problem) from problem
-                log.warning("once more: %s", error)
+                log.warning("retrying: %s", error)
             else:
                 return
 
@@ -173,4 +173,4 @@ def _lowest_free(directory: Path, node: str) -> tuple[int, IO[bytes]]:
             file.close()
         else:
             return number, file
-    raise AssertionError("numbers do not end")
+    raise AssertionError("unreachable: the counter is unbounded")

@@ -54,7 +54,7 @@ MAX_BODY_BYTES: Final = 256 * 1024
 
 
 class Unacceptable(ValueError):
-    """The event's own id or time is unusable, so it can neither be passed on nor counted by them."""
+    """The event's id or time is unusable, so it can be neither forwarded nor counted."""
 
 
 def identified(raw: object, now_ms: int) -> Event:
@@ -69,7 +69,7 @@ def identified(raw: object, now_ms: int) -> Event:
     if not isinstance(message_id, str) or not _fits(message_id):
         raise Unacceptable("expected event_id to be text of 1 to 255 bytes of UTF-8")
     if type(event_time_ms) is not int or not now_ms - MAX_AGE_MS <= event_time_ms <= now_ms + MAX_AHEAD_MS:
-        raise Unacceptable("expected event_time in ms since the epoch, at most 7 days old and not in the future")
+        raise Unacceptable("expected event_time in ms since the epoch, up to 7 days old and not in the future")
     return Event(message_id, event_time_ms, json.dumps(raw, separators=(",", ":")).encode())
 
 
@@ -199,7 +199,7 @@ class EventIntake:
         try:
             self._producer.produce(self._topic, sent.body, sent.id.encode(), headers=sent.headers(), on_delivery=report)
         except (BufferError, KafkaException) as error:
-            log.warning("%s not produced: %s", event.id, error)
+            log.warning("cannot produce %s: %s", event.id, error)
             return False
         return await acknowledged
 
@@ -243,7 +243,7 @@ def create_app(settings: ReferenceSettings) -> FastAPI:
             body = json.loads(await request.body())
         except ValueError:
             return JSONResponse(
-                {"detail": "expected JSON: one event or a list of them"}, HTTPStatus.UNPROCESSABLE_ENTITY
+                {"detail": "expected JSON with one event or a list of events"}, HTTPStatus.UNPROCESSABLE_ENTITY
             )
         outcomes = await intakes[0].take_in(body if isinstance(body, list) else [body])
         document = {

@@ -198,10 +198,16 @@ class VendorOutlet:
         pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**batch.tries) * random.uniform(0.5, 1.0)
         batch.not_before = time.monotonic() + max(pause_s, answer.pause_s)
         self._waiting.append(batch)
-        log.info("%s: %s, try %d, again in %.1f s", self._vendor.url, answer.failure, batch.tries, pause_s)
+        log.info("%s: %s, attempt %d, retrying in %.1f s", self._vendor.url, answer.failure, batch.tries, pause_s)
 
     def _give_up(self, batch: ConnectorBatch, failure: str) -> None:
-        log.warning("%s: %s after %d tries, %d events", self._vendor.url, failure, batch.tries, len(batch.outbounds))
+        log.warning(
+            "%s: giving up: %s after %d attempts, %d events",
+            self._vendor.url,
+            failure,
+            batch.tries,
+            len(batch.outbounds),
+        )
         self._queued -= len(batch.outbounds)
         for outbound in batch.outbounds:
             if self._retry == "local":

@@ -149,7 +149,7 @@ class DeadLetters:
         """Log a problem once per round: a flood of letters must not flood the log."""
         if problem not in self._complained:
             self._complained.add(problem)
-            log.warning("dead letters are kept in %s: %s", self._kept.directory, problem)
+            log.warning("storing dead letters in %s: %s", self._kept.directory, problem)
 
     # -- to the disk ----------------------------------------------------------------------------------------------
 

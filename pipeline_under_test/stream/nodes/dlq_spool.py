@@ -42,7 +42,7 @@ def event_of(line: bytes) -> Event:
         fields = json.loads(line)
         return Event(**{**fields, "body": base64.b64decode(fields["body"])})
     except (TypeError, KeyError) as error:
-        raise ValueError(f"expected a kept letter: {error}") from error
+        raise ValueError(f"expected a stored dead letter: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,5 +148,5 @@ def _write(file: IO[bytes], data: bytes) -> None:
         OSError: the disk says no, or has taken a part only.
     """
     if file.write(data) != len(data):
-        raise OSError(f"{file.name}: written in part")
+        raise OSError(f"{file.name}: written only partially")
     os.fsync(file.fileno())

@@ -279,7 +279,7 @@ class Loop(Worker):
             self._move_on(outlet)
             self.producer.poll(BUSY_WAIT_S)
         if in_flight := sum(map(len, self._in_flight.values())):
-            log.warning("ended with %d records in flight; the next process does them again", in_flight)
+            log.warning("stopped with %d records in flight; the next process repeats them", in_flight)
 
     def _close(self) -> None:
         self.node.close(CLOSE_TIMEOUT_S)

@@ -96,7 +96,7 @@ def create_app(settings: ReferenceSettings) -> FastAPI:
     @app.post("/v1/{vendor}/events")
     async def accept(vendor: str, batch: VendorBatch) -> Response:
         if vendor not in VENDORS:
-            return JSONResponse({"detail": f"expected one of {', '.join(VENDORS)}"}, HTTPStatus.NOT_FOUND)
+            return JSONResponse({"detail": f"expected one of the vendors {', '.join(VENDORS)}"}, HTTPStatus.NOT_FOUND)
         receiver.requests[vendor] += 1
         if fault := receiver.fault(vendor):
             return await _answer(receiver, vendor, batch.events, fault)

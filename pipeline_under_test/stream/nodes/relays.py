@@ -73,7 +73,7 @@ class TopicOutlet:
 
     def send(self, outbound: OutboundEvent) -> None:
         if outbound.to is None:
-            raise ValueError("a relay delivers nothing itself; expected a next node")
+            raise ValueError("expected a next node, since a relay delivers nothing itself")
         self._worker.send(topic_of(self._pipeline, outbound.to), outbound.event, outbound)
 
     def step(self) -> None:

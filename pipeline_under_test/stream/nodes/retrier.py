@@ -38,7 +38,7 @@ class TierChoice:
 
     def __call__(self, event: Event) -> Decision:
         if event.back_to not in RETRIED:
-            return Dead(f"no node to bring it back to: {event.back_to or 'none named'}")
+            return Dead(f"no node to return it to: {event.back_to or 'not specified'}")
         if event.tries >= len(self._topics):
             return Dead(f"{event.reason}, after {event.tries} returns")
         return Pass(event, (self._topics[event.tries],))
@@ -72,7 +72,7 @@ class TierOutlet:
 
     def send(self, outbound: OutboundEvent) -> None:
         if outbound.to is None:
-            raise ValueError("the retrier delivers nothing itself; expected a tier")
+            raise ValueError("expected a tier, since the retrier delivers nothing itself")
         self._loop.send(outbound.to, outbound.event, outbound)
 
     def step(self) -> None:
@@ -96,7 +96,7 @@ class TierOutlet:
         try:
             event = Event.from_record(record)
         except NoIdentity as problem:
-            log.warning("a record of a tier belongs to no node: %s", problem)
+            log.warning("a record in a tier belongs to no node: %s", problem)
             event = None
         _, appended_ms = record.timestamp()
         due_s = appended_ms / 1000 + self._delays[partition[0]]

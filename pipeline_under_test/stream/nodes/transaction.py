@@ -120,7 +120,7 @@ class TransactionalLoop(Worker):
                 self._do_batch(outlet)
                 self._step()
             except Aborted as problem:
-                log.warning("transaction aborted, its batch is read again: %s", problem)
+                log.warning("transaction aborted; reading its batch again: %s", problem)
                 self._go_back()
 
     def _close(self) -> None:
@@ -182,7 +182,7 @@ class TransactionalLoop(Worker):
         now = time.monotonic()
         self._end_by = min(self._end_by, now + FINISH_TIMEOUT_S) if self._stopping else math.inf
         if now > self._end_by:
-            raise Aborted("asked to end, and what it waits for does not come")
+            raise Aborted("stopping, and the awaited result did not arrive in time")
         self._refresh()
         while self._handed_over and self._handed_over[0][0] <= now:
             self._handed_over.popleft()[1].done()

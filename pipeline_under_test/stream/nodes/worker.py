@@ -224,7 +224,7 @@ class Worker(ABC):
         try:
             event = Event.from_record(record)
         except NoIdentity as problem:
-            log.warning("no usable lagloss headers: %s", problem)
+            log.warning("record without usable lagloss headers: %s", problem)
             nameless = Event("", 0, record.value() or b"").set_aside(self._node, "no identity")
             self._dead_letters.send(nameless, partial(self._finish_nameless, record))
             return None

@@ -75,7 +75,7 @@ class Observer:
             try:
                 self._look()
             except KafkaException as error:
-                log.warning("not observed: %s", error)
+                log.warning("cannot observe the nodes: %s", error)
 
     def _look(self) -> None:
         positions, now, groups = self._watcher.positions(), time.monotonic(), self._groups

@@ -22,7 +22,7 @@ FAKETIME: Final = "libfaketimeMT.so.1"
 
 
 class NoFaketime(RuntimeError):
-    """libfaketime is not on this machine; the message says how to get it."""
+    """libfaketime is not installed; the message explains how to install it."""
 
 
 def library() -> Path:
@@ -35,7 +35,7 @@ def library() -> Path:
         paths = sorted(Path(folder).glob(f"**/{FAKETIME}"))
         if paths:
             return paths[0]
-    raise NoFaketime("expected libfaketime, found none; on Debian: apt-get install faketime")
+    raise NoFaketime("expected libfaketime, found none; install it (Debian: apt-get install faketime)")
 
 
 def environment(ahead_s: float) -> dict[str, str]:
@@ -125,4 +125,4 @@ def _skew(group: Group, ahead_s: float) -> None:
     try:
         group.roll(environment(ahead_s))
     except NoFaketime as problem:
-        log.warning("the clock of %s stays as it is: %s", group.node, problem)
+        log.warning("leaving the clock of %s unchanged: %s", group.node, problem)

@@ -42,7 +42,7 @@ PROGRESS_EVERY_S: Final = 1.0
 
 
 class NotStarted(RuntimeError):
-    """A process of the pipeline did not get ready."""
+    """A process of the pipeline did not become ready."""
 
 
 class Runner:
@@ -177,7 +177,7 @@ class Runner:
         while not self._is_stop_requested() and (end is None or time.monotonic() < end):
             if self._load_process is not None and (code := self._load_process.poll()) is not None:
                 why = log_tail(self._settings.log_dir / f"{LOAD}.log")
-                raise NotStarted(f"the load ended with {code}: {why}")
+                raise NotStarted(f"the load generator exited with code {code}: {why}")
             yield from self._tick("load")
         if self._load_process is not None:
             terminate(self._load_process, STOP_TIMEOUT_S)
@@ -189,7 +189,7 @@ class Runner:
             if remaining == 0:
                 break
             if time.monotonic() > deadline:
-                log.error("%s records are still under way", "an unknown number of" if remaining is None else remaining)
+                log.error("%s records are still in flight", "an unknown number of" if remaining is None else remaining)
                 break
             yield from self._tick("draining")
         settled = time.monotonic() + self._settle_s
@@ -201,7 +201,7 @@ class Runner:
         try:
             return self._watcher.left(self._settings.tiers_s)
         except KafkaException as error:
-            log.warning("how far the nodes are is not known now: %s", error)
+            log.warning("cannot read the progress of the nodes: %s", error)
             return None
 
     def _end(self) -> Iterator[dict[str, Any]]:

@@ -52,7 +52,7 @@ class Ratings(RootModel[dict[str, Rating]]):
 
 
 class NotRated(RuntimeError):
-    """The policy goes by ratings and there are none; the message says what to do."""
+    """The policy needs ratings and there are none; the message gives the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Scaling:
         """
         stored = Ratings.load(data_dir).root
         if self.policy == "rated" and not stored:
-            raise NotRated(f"expected ratings in {data_dir}, found none; make some with `pipeline rate NODE`")
+            raise NotRated(f"expected ratings in {data_dir}, found none; create them with `pipeline rate NODE`")
         return stored
 
 
@@ -143,7 +143,7 @@ class Scaler:
         self._note(node, observations[-1], wish_)
 
     def _note(self, node: str, observed: GroupObservation, wish: Wish) -> None:
-        log.warning("%s: %d processes instead of %d: %s", node, wish.processes, observed.processes, wish.reason)
+        log.warning("%s: scaling to %d processes from %d: %s", node, wish.processes, observed.processes, wish.reason)
         decision = {"at_ms": time.time_ns() // 1_000_000, "node": node, "policy": self._policy, **_document(observed)}
         decision |= {"wanted": wish.processes, "reason": wish.reason}
         with self._path.open("a") as file:

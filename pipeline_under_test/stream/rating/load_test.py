@@ -37,7 +37,7 @@ QUANTILE: Final = 0.95
 
 
 class NodeFailed(RuntimeError):
-    """The node did not get ready, or died; the message holds the end of its log."""
+    """The node did not become ready, or died; the message has the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,9 @@ def _drained(bench: Bench, traffic: Traffic) -> list[Done]:
     done, deadline = [], time.monotonic() + DRAIN_TIMEOUT_S
     while traffic.oldest_s() is not None:
         if time.monotonic() > deadline:
-            raise NodeFailed(f"{bench.node} has events left {DRAIN_TIMEOUT_S:.0f} s after the last one was sent")
+            raise NodeFailed(
+                f"{bench.node} still has unprocessed events {DRAIN_TIMEOUT_S:.0f} s after the last one was sent"
+            )
         done += traffic.look()
         bench.tend()
         time.sleep(SEND_EVERY_S)

@@ -15,7 +15,7 @@ FULL_LOAD: Final = 0.95
 
 
 class NothingSustained(RuntimeError):
-    """Even the lowest rate is too much; the message says what to do."""
+    """Even the lowest rate is too high; the message gives the next step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _bracket(attempt: Callable[[float], RateTrial], lag_target_s: float, first: 
         if too_much <= LOWEST_RATE:
             raise NothingSustained(
                 f"expected a lag of {lag_target_s:g} s at {LOWEST_RATE:g} event/s, found {trial.lag_p95_s:.1f} s; "
-                "allow more with --lag-target, or look at the node's log"
+                "raise --lag-target, or check the node's log"
             )
         trial = attempt(max(LOWEST_RATE, too_much / 2))
         if trial.lag_p95_s <= lag_target_s:

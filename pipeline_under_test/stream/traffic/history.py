@@ -161,7 +161,7 @@ class SyntheticHistory:
         for emitter in self._emitters.values():
             emitter.request_flush()
         if not all(emitter.flush(FLUSH_TIMEOUT_S) for emitter in self._emitters.values()):
-            raise TimeoutError(f"beacons of the past are not acknowledged after {FLUSH_TIMEOUT_S:.0f} s")
+            raise TimeoutError(f"past beacons were not acknowledged within {FLUSH_TIMEOUT_S:.0f} s")
 
     def _send_minute(self, number: int, minute: SyntheticMinute) -> int:
         random, count = self._random, len(minute.ids)

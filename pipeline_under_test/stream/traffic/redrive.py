@@ -34,7 +34,7 @@ PROGRESS_EVERY_S: Final = 1.0
 
 
 class Busy(RuntimeError):
-    """Another redrive of this pipeline is under way."""
+    """Another redrive of this pipeline is running."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,5 +186,5 @@ def test_no_record_harms_anybody_but_itself(own_kafka: EmbeddedKafka, database_u
         assert process.poll() is None
         assert health(process) == (200, "ok")
         log = (tmp_path / "aggregator.log").read_text()
-        assert [line for line in log.splitlines() if "waiting" in line or "set aside" in line] == []
+        assert [line for line in log.splitlines() if "waiting" in line or "work failed" in line] == []
         healthy.close()

@@ -57,4 +57,4 @@ def test_readers_do_not_know_a_deleted_pipeline(store: Store, database_url: str)
         text=True,
         env={"LAGLOSS_DATABASE_URL": database_url, "PATH": ""},
     )
-    assert (done.returncode, "No pipeline is called chain" in done.stderr) == (2, True)
+    assert (done.returncode, "No pipeline is named chain" in done.stderr) == (2, True)

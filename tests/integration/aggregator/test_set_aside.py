@@ -21,23 +21,23 @@ def test_doctor_healthz_and_a_metric_name_it_until_it_is_done(store: Store, data
     metrics.set_aside.counts = failures.counts
 
     def doctor() -> tuple[str, str]:
-        (found,) = [check for check in check_database(settings) if check.name == "set aside"]
+        (found,) = [check for check in check_database(settings) if check.name == "failed work"]
         return found.verdict, found.finding
 
     def counted(kind: str) -> float | None:
         return metrics.registry.get_sample_value("lagloss_set_aside", {"kind": kind})
 
-    assert (doctor(), aggregator.health_note(), counted("window")) == (("ok", "nothing"), "ok", 0)
+    assert (doctor(), aggregator.health_note(), counted("window")) == (("ok", "none"), "ok", 0)
     failures.put(WINDOW, IndexError("index 0 is out of bounds\nand more"))
     failures.put(GROUP, ValueError("a\0b"))
     assert doctor() == ("warn", f"2: {WINDOW} (IndexError: index 0 is out of bounds), ...")
-    assert aggregator.health_note() == f"ok; set aside: {GROUP}, {WINDOW}"
+    assert aggregator.health_note() == f"ok; failed or unreadable: {GROUP}, {WINDOW}"
     assert (counted("window"), counted("rollup"), counted("group")) == (1, 0, 1)
     with store.engine.begin() as connection:
         failures.done(connection, [WINDOW])
     assert doctor() == ("warn", rf"1: {GROUP} (ValueError: a\x00b)")
     failures.forget([GROUP, WINDOW])
-    assert (doctor(), aggregator.health_note(), counted("group")) == (("ok", "nothing"), "ok", 0)
+    assert (doctor(), aggregator.health_note(), counted("group")) == (("ok", "none"), "ok", 0)
 
 
 def test_of_very_many_healthz_names_some(store: Store) -> None:

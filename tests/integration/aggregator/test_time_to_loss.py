@@ -166,8 +166,8 @@ def test_a_group_that_stands_still_is_told_when_its_messages_go_and_loses_them_n
     assert now.loss_ms == now.deletes_ms
     assert sent_ms + RETENTION_MS <= now.loss_ms <= now_ms() + RETENTION_MS
     (text,) = alerts(store, pipeline)
-    assert text.startswith(f"8 messages of {group.of.group} at 1 partition are deleted unread from ")
-    assert text.endswith(" s, unless it catches up")
+    assert text.startswith(f"8 messages of {group.of.group} in 1 partition are deleted unread starting at ")
+    assert text.endswith(" s, unless the group catches up")
 
     def is_gone() -> bool:
         _, found = group.lags.read([group.of])

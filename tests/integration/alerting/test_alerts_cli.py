@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ def test_show_says_all_there_is_of_an_incident(incident: UUID) -> None:
 def test_ack_is_by_who_runs_it_and_a_second_one_is_told_who_was_first(incident: UUID) -> None:
     assert run("ack", "0a") == Done(0, f"{incident}: acknowledged by carol\n", "")
     again = run("ack", "0a", "--author", "bob")
-    assert (again.code, again.err.startswith("carol acknowledged incident")) == (2, True)
+    assert again.code == 2
+    assert re.match("Incident .* was already acknowledged by carol at ", again.err)
     assert run("ack").code == 2
 
 
@@ -134,7 +136,7 @@ def test_a_silence_that_matches_nothing_now_says_so() -> None:
     made = run("silence", "pipline=chain", "--for", "1h", "--reason", "typo", "--author", "ann", "--json")
     assert made.document["open_incidents"] == []
     made = run("silence", "pipline=chain", "--for", "1h", "--reason", "typo", "--author", "ann")
-    assert "no incident that is open now" in made.err
+    assert "no open incident" in made.err
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_a_test_tells_what_the_receiver_said(store: Store) -> None:
         alerter.join()
         assert (done.code, (done.out + done.err).strip()) == (code, told)
     unknown = run("test", "sms")
-    assert (unknown.code, "there are hook" in unknown.err) == (2, True)
+    assert (unknown.code, "existing receivers: hook" in unknown.err) == (2, True)
 
 
 def record(store: Store, outcome: str, error: str | None) -> None:
@@ -189,7 +191,7 @@ def test_a_test_without_an_alerter_exits_with_3(store: Store) -> None:
     with store.engine.begin() as connection:
         store_receiver(connection, "hook")
     done = run("test", "hook", "--wait", "0.3")
-    assert (done.code, "no alerter has led yet" in done.err) == (3, True)
+    assert (done.code, "no alerter has become leader yet" in done.err) == (3, True)
 
 
 def test_stats_tell_times_by_severity_and_rule(store: Store) -> None:

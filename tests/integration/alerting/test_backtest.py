@@ -132,7 +132,7 @@ def test_the_command_prints_the_incidents_as_a_table_or_as_one_document(lossy: S
 
 
 def test_the_command_says_what_is_wrong_with_its_words(database_url: str) -> None:
-    unknown, empty = "lagloss: No pipeline is called nobody", "Usage: lagloss alerts backtest"
+    unknown, empty = "lagloss: No pipeline is named nobody", "Usage: lagloss alerts backtest"
     for words, expected in ((("nobody",), unknown), ((), empty)):
         done = run(database_url, *words)
         assert (done.returncode, expected in done.stderr) == (2, True), done.stderr

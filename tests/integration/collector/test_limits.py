@@ -97,7 +97,7 @@ def test_503_and_flat_memory_while_the_broker_does_not_answer(
     answers = asyncio.run(flood())
     assert {answer.status_code for answer in answers} == {503}
     assert all(int(answer.headers["retry-after"]) > 0 for answer in answers)
-    assert any("too much is waiting" in answer.text for answer in answers)
+    assert any("too many bytes are waiting" in answer.text for answer in answers)
     held = collector.metric("lagloss_collector_waiting_bytes")
     assert 0 < held <= 32 * MIB
     before = collector.process.memory_info().rss

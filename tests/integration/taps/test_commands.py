@@ -125,7 +125,7 @@ def test_the_data_directory_of_a_running_service_says_where_kafka_is(shop: Shop,
         assert found.returncode == 0, found.stderr
     away = shop.tap("try", shop.orders, "--data-dir", str(tmp_path / "other"), LAGLOSS_KAFKA_BOOTSTRAP="")
     assert (away.returncode, away.stdout) == (3, "")
-    assert "Kafka at 127.0.0.1:1 cannot be reached" in away.stderr
+    assert "Cannot reach Kafka at 127.0.0.1:1" in away.stderr
 
 
 def test_try_shows_what_can_be_read_and_what_cannot(shop: Shop) -> None:
@@ -137,7 +137,7 @@ def test_try_shows_what_can_be_read_and_what_cannot(shop: Shop) -> None:
     assert shown["sample"][-1]["reason"] == "not_json"
     assert shown["sample"][-2]["id"] == f"o-{RECORDS - 1:05}"
     text = shop.tap("try", shop.orders, "--where", '$.kind == "refund"').stdout
-    assert f"{RECORDS} are left out by the condition" in text
+    assert f"{RECORDS} are excluded by the condition" in text
     assert "--id" in text  # guesses, since none was given
 
 
@@ -185,7 +185,7 @@ def test_tombstones_are_left_out_and_ids_in_quotes_are_found_as_others(shop: Sho
         (["try", "ORDERS", "--format", "avro", "--schema", "none.avsc"], 2, "expected a readable schema"),
         (["try", "EMPTY"], 4, "has no records"),
         (["try", "ORDERS", "--cluster", "elsewhere"], 2, "LAGLOSS_KAFKA_CLUSTER_ELSEWHERE_BOOTSTRAP"),
-        (["discover", "--group", "nobody-reads"], 2, "found none of nobody-reads"),
+        (["discover", "--group", "nobody-reads"], 2, "found no offsets of nobody-reads"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(shop: Shop, words: list[str], code: int, said: str) -> None:

@@ -106,7 +106,7 @@ def test_a_database_that_hangs_is_asked_once_and_keeps_no_request_waiting(monkey
 
     async def story() -> None:
         await cache.refresh()
-        assert (cache.hangs, cache.error) == (True, "no answer within 0 s")
+        assert (cache.hangs, cache.error) == (True, "no response within 0 s")
         began = time.monotonic()
         for _ in range(20):
             await cache.refresh()

@@ -50,7 +50,7 @@ def test_every_reader_of_windows_takes_those_of_any_graph(topology: str) -> None
         assert all(hop in hops.hops(graph) for hop in path)
         assert {row.checkpoint for row in table_rows(window, graph)} >= {f"{node}.in" for node in graph.nodes}
         assert windows_table([window]).row_count > len(graph.sources)
-        assert "lost for certain" in verdict_sentence(window, 0.01)
+        assert "certainly lost" in verdict_sentence(window, 0.01)
         assert (sides(window) is None) == (len(graph.sides) == 1)
         assert sources(window, definition.spec.sla) is not None
         assert (destinations(window, definition.spec.sla) is None) == (len(graph.destinations) == 1)

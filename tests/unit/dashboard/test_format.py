@@ -28,13 +28,13 @@ spec:
 def test_the_verdict_sentence_says_how_many_and_where() -> None:
     window = document(chain(), START, verdict="loss", messages=10, lost={"src->mid": (2, 2), "mid": (1, 3)}, pending=1)
     assert words.verdict_sentence(window_of(window), 0.01) == (
-        "3 of 10 messages (30 %) lost for certain, above the target of 1 %: 2 on link src → mid, 1 at node mid. "
-        "2 more perhaps: 2 at node mid. 1 pending: late, not lost."
+        "3 of 10 messages (30 %) certainly lost, above the target of 1 %: 2 on link src → mid, 1 at node mid. "
+        "2 more possibly lost: 2 at node mid. 1 pending: late, not lost."
     )
 
 
 @pytest.mark.parametrize(
-    ("verdict", "word"), [(None, "Not closed yet"), ("idle", "No messages"), ("unknown", "enough")]
+    ("verdict", "word"), [(None, "Not closed yet"), ("idle", "No messages"), ("unknown", "sufficient")]
 )
 def test_every_other_verdict_has_its_own_sentence(verdict: str | None, word: str) -> None:
     assert word in words.verdict_sentence(window_of(document(chain(), START, verdict=verdict)), 0.01)

@@ -138,7 +138,7 @@ def test_beacons_over_http_without_their_extra_say_how_to_get_it() -> None:
         "import sys; sys.modules['httpx2'] = None; from lagloss import Emitter; Emitter('a', 'b', collector='http://c')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "beacons over HTTP need httpx2: run `pip install 'lagloss[http]'`" in done.stderr
+    assert "sending beacons over HTTP needs httpx2: run `pip install 'lagloss[http]'`" in done.stderr
 
 
 def test_a_spark_task_of_the_first_node_sends_the_traces_of_its_column() -> None:

@@ -43,13 +43,15 @@ def nested(levels: int) -> str:
 @pytest.mark.parametrize("text", [merged(30), "a: &a [1]\nb: *a", nested(9)], ids=["merge keys", "an alias", "nested"])
 def test_aliases_are_refused_at_once(text: str) -> None:
     began = time.monotonic()
-    with pytest.raises(BadDefinition, match="write it out"):
+    with pytest.raises(BadDefinition, match="write out the value"):
         parse_yaml(AnyFile, text, "x.yaml")
     assert time.monotonic() - began < 1
 
 
 def test_where_an_alias_stands_is_named() -> None:
-    with pytest.raises(BadDefinition, match=r"orders.yaml:7: expected YAML, found the alias \*n: write it out"):
+    with pytest.raises(
+        BadDefinition, match=r"orders.yaml:7: expected YAML, found the alias \*n: aliases are not supported"
+    ):
         parse_definition(DEFINITION + "  grace: &n 60s\n  maxWait: *n\n", "orders.yaml")
 
 
@@ -109,7 +111,7 @@ def test_no_pattern_of_a_silence_takes_longer_than_its_text() -> None:
 
 @pytest.mark.parametrize("text", ["rule=~(?=a)b", r"rule=~(a)\1", "rule=~("])
 def test_a_pattern_that_re2_does_not_know_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a regular expression of RE2"):
+    with pytest.raises(ValueError, match="expected an RE2 regular expression"):
         Matcher.parse(text)
 
 

@@ -68,7 +68,7 @@ def test_reasons_are_rows_and_those_that_are_not_known_are_empty() -> None:
 def test_no_window_gives_an_empty_frame_and_no_part_an_error() -> None:
     assert windows_frame([]).empty
     assert windows_frame([], "nodes").empty
-    with pytest.raises(ValueError, match="expected windows, reasons, checkpoints"):
+    with pytest.raises(ValueError, match="expected one of windows, reasons, checkpoints"):
         windows_frame([], "hops")  # type: ignore[arg-type]
 
 

@@ -328,8 +328,8 @@ def test_every_answer_to_a_company_names_the_test_that_ran_it_or_says_that_none_
 def test_a_runbook_has_all_its_parts_in_their_order(kind: str) -> None:
     parts = re.findall(r"^## (.+)$", page(f"lagloss_server/incidents/runbooks/{kind}.md"), re.MULTILINE)
     assert parts == [
-        "What it means", "Is it real?", "Look first", "Likely causes", "What to do", "Escalate",
-        "Silence", "How it ends",
+        "What it means", "Is it real?", "First steps", "Likely causes", "What to do", "Escalate",
+        "Silence", "When it resolves",
     ]  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def test_ids_of_another_thing_are_not_taken_though_more_of_them_are_in_both_topi
 
 def test_ids_that_come_again_are_a_doubt() -> None:
     (node, *_) = proposed([topic("orders", [*IDS, *IDS[:50]], 0)], {"sink": ["orders"]})
-    assert node.notes == ["20% of its records have the id of another one, and count as repeated"]
+    assert node.notes == ["20% of its records have the id of another record and count as duplicates"]
 
 
 def test_a_topic_between_two_others_makes_no_hop_from_the_first_to_the_last() -> None:

@@ -50,7 +50,7 @@ def test_a_service_that_fails_is_tried_again_alone_and_no_secret_is_told_or_logg
         for service in transport._services:
             service[0].request_rate_per_sec = 0  # else it waits 5.5 s before it asks a service again
         outcome = transport.send([notification()])
-        assert outcome == TryLater("Apprise did not deliver to number 2 of its URLs")
+        assert outcome == TryLater("Apprise did not deliver to URL number 2")
         assert transport.send([notification()]) == Sent()
     assert [len(receiver.requests) for receiver in (first, second)] == [1, 2]
     printed = "".join(capfd.readouterr()) + caplog.text
@@ -70,7 +70,7 @@ def test_a_service_that_hangs_is_given_up_at_the_limit_and_not_asked_again_meanw
         transport.timeout_s = 0.5
         for _ in range(2):
             outcome = transport.send([notification()])
-            assert outcome == TryLater("Apprise did not deliver to number 1 of its URLs; not done within 0.5 s: 1")
+            assert outcome == TryLater("Apprise did not deliver to URL number 1; timed out after 0.5 s: 1")
         assert [len(each.requests) for each in (receiver, other)] == [1, 1]
         over.set()
         for thread in transport._asking.values():

@@ -46,7 +46,7 @@ def test_a_recipient_that_is_put_off_is_tried_again_alone() -> None:
         transport = made(mailbox.port, ADA, BOB)
         mailbox.answers = {BOB: "450 4.2.0 greylisted"}
         outcome = transport.send([notification()])
-        assert outcome == TryLater(f"1 of 2 recipients were not reached: {BOB}: 450 4.2.0 greylisted")
+        assert outcome == TryLater(f"the mail server rejected 1 of 2 recipients: {BOB}: 450 4.2.0 greylisted")
         mailbox.answers = {}
         assert transport.send([notification()]) == Sent()
 
@@ -59,7 +59,7 @@ def test_a_recipient_that_is_refused_is_told_although_the_others_have_the_mail()
     with smtp_server(Mailbox()) as mailbox:
         mailbox.answers = {EVE: "550 5.1.1 no such user"}
         outcome = made(mailbox.port, ADA, EVE).send([notification()])
-    assert outcome == Refused(f"1 of 2 recipients were not reached: {EVE}: 550 5.1.1 no such user")
+    assert outcome == Refused(f"the mail server rejected 1 of 2 recipients: {EVE}: 550 5.1.1 no such user")
     assert [recipients for recipients, _ in mailbox.mails] == [[ADA]]
 
 
@@ -142,7 +142,7 @@ def test_a_server_that_says_strange_things_or_hangs_up_is_tried_later(greeting: 
 def test_a_server_that_refuses_strangers_is_refused() -> None:
     with raw_server(lambda connection, _over: connection.sendall(b"554 go away\r\n")) as port:
         outcome = SmtpServer("127.0.0.1", port, "none").send(ADA, [BOB], b"a")
-    assert outcome == Refused("the mail server answered 554 go away")
+    assert outcome == Refused("the mail server replied 554 go away")
 
 
 def test_a_password_that_the_server_quotes_is_not_told() -> None:
@@ -158,4 +158,4 @@ def test_a_password_that_the_server_quotes_is_not_told() -> None:
     with raw_server(quote) as port:
         outcome = SmtpServer("127.0.0.1", port, "none", SmtpLogin("user-1", "s3cret-word")).send(ADA, [BOB], b"a")
     assert isinstance(outcome, Refused)
-    assert outcome.error == "the mail server answered 535 what is *** and AUTH PLAIN ***"
+    assert outcome.error == "the mail server replied 535 what is *** and AUTH PLAIN ***"

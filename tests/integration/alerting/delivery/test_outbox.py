@@ -140,7 +140,7 @@ def test_of_a_group_only_those_are_given_up_that_are_a_day_old(store: Store) -> 
         )
     record(store, claim(store), TryLater("HTTP 503"))
     found = {row.id: (row.outcome, row.last_error) for row in rows(store, OutboxMessageRow)}
-    assert found[old] == ("failed", "given up after 1 attempts in a day; the last: HTTP 503")
+    assert found[old] == ("failed", "gave up after 1 attempts in a day; last error: HTTP 503")
     assert found[new] == (None, "HTTP 503")
 
 

@@ -102,7 +102,7 @@ def test_a_viewer_whom_ids_are_hidden_from_finds_no_name_of_a_message(scoped: Sc
     assert "id-plain" not in as_text(asked_by(everything, rows, scoped, select(Base.metadata.tables["incident"])))
     shown = asked_by(member(ids=True), rows, scoped, select(Base.metadata.tables["incident"]))
     assert "id-plain" in as_text(shown)
-    with pytest.raises(IdsHidden, match=f"of {OURS} are hidden from rhea"):
+    with pytest.raises(IdsHidden, match=f"rhea is not allowed to see message ids of {OURS}"):
         asked_by(member(), scoped.look_at_ids, "ids.window", OURS, "x")
     with pytest.raises(IdsHidden):
         asked_by(member(ids=True), scoped.look_at_ids, "ids.window", THEIRS, "x")

@@ -77,11 +77,11 @@ def test_each_tab_shows_what_it_counts_and_stands_in_the_address(served: Served,
     with Watched(browser) as page:
         page.goto(f"{served.url}/alerts?zone=UTC&range=24h")
         expect(page.locator(".incident").first).to_contain_text("3.20% of messages lost, target 1.00%")
-        expect(page.get_by_text("No alerter leads")).to_be_visible()
+        expect(page.get_by_text("No active alerter")).to_be_visible()
         for tab, shown in (
             ("Pending", "1 of the last 3; 2 open an incident"),
             ("Silenced", "notifications withheld: inhibited: lag is open"),
-            ("History", "page 1 of 2, 60 in all"),
+            ("History", "page 1 of 2, 60 in total"),
             ("Deliveries", "HTTP 410 <b>bold</b><img src=x>"),
             ("Silences", "No silence is active"),
             ("Backtest", "Run the backtest"),
@@ -103,13 +103,13 @@ def test_history_is_paged_and_filtered_and_a_link_shows_the_same(served: Served,
         assert "page=2" in address(page)
         page.locator("#alerts-severity").click()
         page.get_by_role("option", name="warning").click()
-        expect(page.get_by_text("Nothing was resolved")).to_be_visible()
+        expect(page.get_by_text("No resolved incidents")).to_be_visible()
         assert "severity=warning" in address(page)
         assert "page=" not in address(page)
     with Watched(browser) as page:
         page.goto(f"{served.url}/alerts?zone=UTC&range=24h&tab=history&severity=warning&page=-1&kind=none")
         expect(page.locator("#alerts-severity")).to_have_value("warning")
-        expect(page.get_by_text("Nothing was resolved")).to_be_visible()
+        expect(page.get_by_text("No resolved incidents")).to_be_visible()
 
 
 def test_an_incident_tells_all_of_it_and_html_in_it_stays_text(served: Served, browser: Browser) -> None:
@@ -170,7 +170,7 @@ def test_whoever_is_late_is_told_who_was_faster(served: Served, browser: Browser
         expect(form).to_be_visible()
         incident_actions.acknowledge(served.store, str(incident), "bob")
         form.get_by_role("button", name="Acknowledge the incident").click()
-        expect(form).to_contain_text("bob was faster")
+        expect(form).to_contain_text("bob acknowledged it at")
         page.keyboard.press("Escape")
         expect(form).to_be_hidden()
         expect(page.locator("#incident-content")).to_contain_text("acknowledged by bob")
@@ -215,7 +215,7 @@ def test_what_the_database_did_not_take_is_told_and_what_is_typed_stays(served: 
         rename("silence", "silence_away")
         try:
             form.get_by_role("button", name="Silence", exact=True).click()
-            expect(form).to_contain_text("PostgreSQL refused it")
+            expect(form).to_contain_text("PostgreSQL rejected the query")
         finally:
             rename("silence_away", "silence")
         expect(form.get_by_label("Reason")).to_have_value("known")
@@ -312,12 +312,12 @@ def test_a_receiver_is_tested_by_way_of_a_running_alerter(database_url: str, bro
             page.locator("#test-receiver").click()
             page.get_by_role("option", name="webhook").click()
             page.get_by_role("button", name="Send a test").click()
-            expect(page.locator("#test-outcome")).to_contain_text("webhook took it")
+            expect(page.locator("#test-outcome")).to_contain_text("webhook accepted the test")
             expect(page.locator(".facts tbody tr")).to_contain_text("a test")
             receiver.answers = [410]
             page.get_by_role("button", name="Send a test").click()
-            expect(page.locator("#test-outcome")).to_contain_text("webhook does not take it: HTTP 410")
-            expect(page.get_by_text("No alerter leads")).to_have_count(0)
+            expect(page.locator("#test-outcome")).to_contain_text("webhook refused the test: HTTP 410")
+            expect(page.get_by_text("No active alerter")).to_have_count(0)
         assert receiver.types == ["test", "test"]
         store.apply(only_loss(), (START - DAY_S) * 1_000)
         make_days_ahead(store.engine, START)

@@ -78,21 +78,21 @@ def opened(page: Page, url: str) -> Page:
 def test_the_page_says_what_is_at_risk_and_how_each_group_stands(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         groups = opened(page, url).locator("#pipeline-groups")
-        expect(groups).to_contain_text("12,000 messages of chain.mid at 3 partitions are deleted unread from ")
-        expect(groups).to_contain_text("1 message of chain.<b>snk</b> deleted unread in this span")
+        expect(groups).to_contain_text("12,000 messages of chain.mid in 3 partitions are deleted unread starting at ")
+        expect(groups).to_contain_text("1 message of chain.<b>snk</b> deleted unread in this range")
         mid = groups.locator("tr", has=page.get_by_role("rowheader", name="mid"))
         for words in (
             "Stable, 2 members",
             "for 1 h",
             "STALLED",
             "35,000",
-            "87.5/s further behind",
+            "falling behind by 87.5/s",
             "in 43 min",
             "12,000",
         ):
             expect(mid).to_contain_text(words)
         snk = groups.locator("tr", has=page.get_by_role("rowheader", name="snk"))
-        for words in ("PreparingRebalance, 1 member", "OK", "nothing waits"):
+        for words in ("PreparingRebalance, 1 member", "OK", "no lag"):
             expect(snk).to_contain_text(words)
         expect(groups.get_by_text("orders/0")).to_be_visible()
         expect(groups).to_contain_text("and 2 partitions more")

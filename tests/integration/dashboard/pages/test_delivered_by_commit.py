@@ -14,7 +14,7 @@ from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, serious_faults, serving
 from tests.support.window_documents import document, store_window
 
-LINE = "mail: delivered = committed by the group orders.<b>mail</b>"
+LINE = "mail: delivered once the consumer group orders.<b>mail</b> has committed"
 TAPPED = """
 apiVersion: lagloss/v1
 kind: Pipeline
@@ -43,7 +43,7 @@ def test_the_page_says_which_destination_delivers_by_its_commits(url: str, brows
     with Watched(browser) as page:
         page.goto(f"{url}/pipelines/tapped?range=1h&zone=UTC")
         expect(page.locator("#pipeline-headline")).to_contain_text(LINE)
-        assert page.locator("#pipeline-headline").inner_text().count("delivered = ") == 1
+        assert page.locator("#pipeline-headline").inner_text().count("has committed") == 1
         assert serious_faults(page) == []
     first = httpx2.get(f"{url}/pipelines/tapped").text
     assert LINE.replace("<", "&lt;").replace(">", "&gt;") in first
@@ -59,7 +59,7 @@ def test_the_report_says_it_on_its_page_and_in_its_forms(url: str, browser: Brow
     with Watched(browser) as page:
         page.goto(f"{url}/pipelines/tapped/report?range=24h&zone=UTC")
         expect(page.get_by_text(f"{LINE}.")).to_be_visible()
-        assert page.get_by_text("delivered = ").count() == 1
+        assert page.get_by_text("has committed").count() == 1
     api = f"{url}/api/v1/pipelines/tapped/report"
     document = httpx2.get(api, params={"range": "24h", "format": "json"}).json()
     assert document["committed_by"] == {"mail": "orders.<b>mail</b>"}

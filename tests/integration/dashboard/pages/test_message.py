@@ -157,7 +157,7 @@ def test_a_lost_message_says_where_and_why_and_leads_to_its_minute(url: str, bro
         page.locator("#message-search").click()
         until(lambda: f"id={LOST}" in address(page), "the id in the address")
         found = page.locator("#message-found")
-        expect(found).to_contain_text("Missing at link src → snk: its place has gone on past it")
+        expect(found).to_contain_text("Missing at link src → snk: later messages have passed this place")
         expect(found).to_contain_text("Also missing in")
         trace = found.get_by_role("link", name=TRACE.trace_id)
         expect(trace).to_have_attribute("href", f"{TRACES}/{TRACE.trace_id}")
@@ -197,7 +197,7 @@ def test_a_message_whose_beacons_are_gone_is_known_by_what_its_result_kept(url: 
         page.goto(f"{url}/pipelines/retried/messages?zone=UTC&id=long gone")
         found = page.locator("#message-found")
         expect(found).to_contain_text("The log cannot be read")
-        expect(found).to_contain_text("Perhaps lost")
+        expect(found).to_contain_text("Possibly lost")
         expect(found).to_contain_text("Missing at node snk")
         expect(found.get_by_role("link", name=OLD_TRACE.trace_id)).to_be_visible()
 
@@ -205,8 +205,8 @@ def test_a_message_whose_beacons_are_gone_is_known_by_what_its_result_kept(url: 
 def test_an_id_that_nobody_sent_is_not_found_and_the_reach_is_told(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         page.goto(f"{url}/pipelines/retried/messages?zone=UTC&id=nobody")
-        expect(page.locator("#message-found")).to_contain_text("No beacon names nobody: looked through")
-        expect(page.locator("#message-found")).to_contain_text("The log reaches back to")
+        expect(page.locator("#message-found")).to_contain_text("No beacon found for nobody: searched")
+        expect(page.locator("#message-found")).to_contain_text("The log goes back to")
 
 
 def test_bad_questions_are_problem_documents(url: str) -> None:

@@ -250,7 +250,7 @@ def test_heads_of_columns_order_the_rows_and_the_order_stands_in_the_address(wor
         until(lambda: shown(page) == ["calm", "chain", "paged", "quiet", "silent"], "their names in order")
         assert "sort=name" in address(page)
         assert page.locator("th[aria-sort=ascending]").inner_text() == "Pipeline"
-        page.get_by_role("columnheader", name="Now").get_by_role("link").click()
+        page.get_by_role("columnheader", name="Status").get_by_role("link").click()
         until(lambda: shown(page)[0] == "chain" and "sort" not in address(page), "the worst first")
 
 

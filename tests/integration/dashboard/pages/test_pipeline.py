@@ -241,7 +241,7 @@ def test_the_chosen_path_stands_in_the_address(url: str, browser: Browser) -> No
         expect(page.locator("#pipeline-path")).to_have_value("to conn-fb")
         assert "process conn-fb 150 ms" in hover(page, lossy())
         page.locator("#pipeline-path").click()
-        page.get_by_role("option", name="the slowest").click()
+        page.get_by_role("option", name="slowest").click()
         until(lambda: "path=" not in address(page), "the path to leave the address")
         until(lambda: "process conn-ga 700 ms" in hover(page, lossy()), "the slowest path")
 
@@ -262,7 +262,7 @@ def test_empty_states_are_told_apart(url: str, store: Store, browser: Browser) -
         page.goto(f"{url}/pipelines/chain")
         expect(notice).to_contain_text("Blind")
         page.goto(f"{url}/pipelines/clicks?from=2020-01-01T00:00:00Z&to=2020-01-01T01:00:00Z")
-        expect(notice).to_contain_text("Nothing in this range")
+        expect(notice).to_contain_text("No data in this range")
         open_page(page, url)
         expect(notice).to_be_empty()
         with store.engine.begin() as connection:
@@ -288,7 +288,7 @@ def test_an_open_page_says_how_old_it_is_while_its_server_is_away(
             open_page(page, url)
             was_read = re.search(r"read at [\d:]+", refreshed.text_content() or "")
             expect(banner).to_be_hidden()
-        expect(banner).to_contain_text("The server does not answer", timeout=40_000)
+        expect(banner).to_contain_text("The server does not respond", timeout=40_000)
         expect(banner).to_contain_text(re.compile(r"was read \d+ s ago"))
         expect(page.locator("#pipeline-caption")).to_be_visible()
         assert serious_faults(page) == []
@@ -312,7 +312,7 @@ def test_the_qualities_of_each_stage_lead_to_the_minute_in_which_they_were_worst
         open_page(page, url)
         stage = page.get_by_role("rowheader", name="link event-norm → event-router")
         row = page.locator("#pipeline-quality tr", has=stage)
-        expect(row).to_contain_text("not known")
+        expect(row).to_contain_text("unknown")
         row.get_by_role("link").first.click()
         until(lambda: f"/windows/{rfc3339(lossy())}" in unquote(address(page)), "the window's address")
 
@@ -395,7 +395,7 @@ def test_each_node_has_a_row_of_its_own(url: str, browser: Browser) -> None:
         page.locator("#pipeline-nodes").scroll_into_view_if_needed()  # drawn only when a reader comes near
         expect(rows).to_have_count(len(clicks().graph.nodes))
         expect(page.locator("#pipeline-nodes-caption")).to_contain_text(
-            "distributions are known where beacons were read"
+            "distributions need windows whose beacons were read"
         )
 
 

@@ -61,7 +61,7 @@ def test_a_tap_without_a_row_is_shown_as_not_begun(store: Store, definition: Def
     topic, group = read(store, definition)
     assert (topic.checkpoints, topic.state, topic.since_s) == (["shop.in", "shop.out"], TapState.NOT_BEGUN, None)
     assert (group.checkpoints, group.tap.source) == (["store.in", "store.out"], "group sink of topic orders")
-    assert any("2 taps have not begun, that of topic orders for shop of tapped" in what for what in problems(store))
+    assert any("2 taps have not started; first: topic orders for shop of tapped" in what for what in problems(store))
 
 
 def test_counts_and_the_newest_example_of_each_reason_are_those_of_the_tap(
@@ -83,7 +83,7 @@ def test_counts_and_the_newest_example_of_each_reason_are_those_of_the_tap(
     ]
     assert read_topic.document()["since"] == "1970-01-01T00:01:00Z"
     assert read_group.unreadable == ()
-    assert any("1 tap met records that cannot be read in the last 24 hours" in what for what in problems(store))
+    assert any("1 tap encountered unreadable records in the last 24 hours" in what for what in problems(store))
 
 
 @pytest.mark.parametrize("stamp_ms", [1_795_701_790_642_000, 1_795_701_790_642_000_000, -(1 << 63), (1 << 63) - 1, -1])
@@ -126,9 +126,13 @@ def test_records_that_could_not_be_read_days_ago_are_no_problem_of_today(
         (
             {"through_ms": -90_000},
             TapState.BEHIND,
-            "1 tap is behind, that of topic orders for shop of tapped by 1.5 min",
+            "1 tap is behind; longest delay: topic orders for shop of tapped, 1.5 min",
         ),
-        ({"trouble": "no answer"}, TapState.WAITING, "topic orders for shop of tapped among them: no answer."),
+        (
+            {"trouble": "no answer"},
+            TapState.WAITING,
+            "1 tap is waiting; first: topic orders for shop of tapped: no answer.",
+        ),
         ({"owner": "ended"}, TapState.NOT_RUN, "1 tap is read by no process"),
         ({"owner": "ended", "trouble": "no answer"}, TapState.NOT_RUN, "1 tap is read by no process"),
     ],

@@ -239,7 +239,7 @@ def test_lagloss_report_is_that_command_and_an_unreachable_database_is_exit_3(tm
     away = {"LAGLOSS_DATABASE_URL": "postgresql://127.0.0.1:1/x", "LAGLOSS_DATA_DIR": str(tmp_path)}
     done = subprocess.run(words, env={**os.environ, **away}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "")
-    assert "cannot be reached" in done.stderr
+    assert "Cannot reach PostgreSQL" in done.stderr
 
 
 def test_the_api_gives_every_form_as_what_it_is(url: str, month: Month) -> None:

@@ -76,7 +76,7 @@ def test_send_mails_now_to_whom_it_is_told_and_leaves_the_schedule_alone(
 def test_send_queues_a_report_for_its_receivers_each_time(file: Path, mailbox: Mailbox, store: Store) -> None:
     file.write_text(file.read_text().replace("rrule:", "receivers: [chat]\n  rrule:"))
     code, said = run("send", "daily")
-    assert (code, "receiver chat: the alerter that leads has none of this name" in said) == (1, True)
+    assert (code, "receiver chat: the active alerter has no receiver of this name" in said) == (1, True)
     with store.engine.begin() as connection:
         store_receiver(connection, "chat", "slack")
     for _ in range(2):
@@ -92,14 +92,14 @@ def test_send_says_why_the_mail_server_did_not_take_it(file: Path, mailbox: Mail
     mailbox.answers = {ADA: "550 no such user"}
     code, said = run("send", "daily")
     assert code == 1
-    assert f"daily was not sent: 1 of 1 recipients were not reached: {ADA}: 550 no such user" in said
+    assert f"daily was not sent: the mail server rejected 1 of 1 recipients: {ADA}: 550 no such user" in said
 
 
 def test_a_report_or_address_that_is_none_is_refused(file: Path, mailbox: Mailbox) -> None:
-    assert run("send", "weekly") == (2, f"No report is called weekly; there are daily. They are in {file}.")
+    assert run("send", "weekly") == (2, f"No report is named weekly; existing reports: daily. Reports are in {file}.")
     code, said = run("send", "daily", "--to", "a@b.example\r\nBcc: c@d.example")
     assert code == 2
-    assert "Expected --to to be one mail address" in said
+    assert "Expected --to to be one email address" in said
     assert mailbox.mails == []
 
 

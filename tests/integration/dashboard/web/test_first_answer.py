@@ -65,7 +65,7 @@ def test_without_scripts_each_page_says_what_it_says_with_them(world: World, bro
         first = plain.locator("#first-answer")
         expect(first).to_contain_text(words)
         if name == "pipeline":
-            expect(first.get_by_role("heading", name="Quality of data")).to_be_visible()
+            expect(first.get_by_role("heading", name="Data quality")).to_be_visible()
         expect(first.get_by_role("navigation", name="pages", exact=True)).to_be_visible()
         tried.add(name)
         with Watched(browser) as page:

@@ -132,9 +132,9 @@ def test_a_kafka_folder_with_a_torn_metadata_file_is_refused(jars: None, own_dir
 
 
 def test_a_taken_port_is_named(jars: None, own_dir: Path, taken_port: int) -> None:
-    with pytest.raises(PortInUse, match=rf"Kafka should listen on port {taken_port}"):
+    with pytest.raises(PortInUse, match=rf"Kafka cannot listen on port {taken_port}"):
         EmbeddedKafka(own_dir, port=taken_port).start()
-    with pytest.raises(PortInUse, match=rf"PostgreSQL should listen on port {taken_port}"):
+    with pytest.raises(PortInUse, match=rf"PostgreSQL cannot listen on port {taken_port}"):
         EmbeddedPostgres(own_dir / "pg", port=taken_port).start()
 
 
@@ -162,7 +162,7 @@ def test_a_cluster_of_another_postgres_is_refused(own_dir: Path) -> None:
     with EmbeddedPostgres(own_dir):
         pass
     (own_dir / "cluster" / "data" / "PG_VERSION").write_text("15\n")
-    with pytest.raises(StaleDataDirectory, match=r"PostgreSQL 15 made it.*delete"):
+    with pytest.raises(StaleDataDirectory, match=r"it was created by PostgreSQL 15.*delete"):
         EmbeddedPostgres(own_dir).start()
 
 
@@ -172,7 +172,7 @@ def test_a_password_file_that_others_can_read_is_named_at_once(own_dir: Path) ->
         pass
     for mode in (0o644, 0o640, 0o604, 0o620):
         (own_dir / "pgpass").chmod(mode)
-        with pytest.raises(PasswordFileOpen, match=rf"pgpass has mode {mode:o}: .*chmod 600 .*pgpass"):
+        with pytest.raises(PasswordFileOpen, match=rf"pgpass has mode {mode:o}, so .*chmod 600 .*pgpass"):
             EmbeddedPostgres(own_dir).start()
     (own_dir / "pgpass").chmod(0o600)
     with EmbeddedPostgres(own_dir):

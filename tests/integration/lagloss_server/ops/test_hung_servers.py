@@ -89,7 +89,7 @@ def test_a_server_that_hangs_shows_on_every_service_and_heals_by_itself(stack: S
         probes.until(well | dict.fromkeys(concerned, 503), SHOWN_S)
         for path in ("/healthz", "/readyz"):
             texts = {name: text for name, (_, text) in probes.get(path).items() if name in concerned}
-            assert all(server.lower() in text.lower() and "has not answered for" in text for text in texts.values())
+            assert all(server.lower() in text.lower() and "has not responded for" in text for text in texts.values())
         if server == "PostgreSQL":
             assert probes.get("/readyz?exclude=postgresql")["collector"][0] == 200
             while time.monotonic() - began < HANGS_S:

@@ -75,7 +75,7 @@ def test_tables_of_another_version_are_refused_with_what_to_do(database_url: str
         with pytest.raises(TablesBehind, match=behind):
             demand_newest(store.engine)
         migrate(database_url)
-    unknown = f"revision {REVISION}, which a newer lagloss made; this one knows up to {newest}"
+    unknown = f"revision {REVISION} of a newer lagloss; this one supports revisions up to {newest}"
     with pytest.raises(TablesUnknown, match=unknown):
         demand_newest(store.engine)
     with pytest.raises(TablesUnknown):
@@ -98,7 +98,7 @@ def test_a_service_ends_where_the_tables_are_of_a_newer_version(
     done = subprocess.run(
         [sys.executable, "-P", "-m", service], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert (done.returncode, "which a newer lagloss made" in done.stderr) == (EXIT_UNREACHABLE, True), done.stderr
+    assert (done.returncode, "of a newer lagloss" in done.stderr) == (EXIT_UNREACHABLE, True), done.stderr
 
 
 def test_of_four_that_migrate_at_once_each_finds_the_newest_tables(database_url: str, store: Store) -> None:

@@ -116,7 +116,7 @@ def test_rows_of_a_newer_version_wait_and_everything_else_goes_on(
             connection.execute(BY_A_NEWER_VERSION, {"name": bad.name})
             connection.execute(DAMAGED, {"name": damaged})
             connection.execute(UNREADABLE_SILENCE)
-        place = f"definition {bad.name}/2 (made by a newer version"
+        place = f"definition {bad.name}/2 (written by a newer version"
         places = (place, f"definition {damaged}/1 (cannot be read: ")
 
         def names_both(url: str) -> bool:

@@ -74,7 +74,7 @@ def test_people_are_added_changed_shown_and_removed(store: Store) -> None:
     assert lagloss_users("passwd", "cara", typed="another long password\n").exit_code == 0
     assert users.recognise(store, "cara", PASSWORD) is None
     assert users.recognise(store, "CARA", "another long password")
-    assert lagloss_users("logout", "cara").stdout == "cara: 0 sessions ended\n"
+    assert lagloss_users("logout", "cara").stdout == "cara: ended 0 sessions\n"
     assert lagloss_users("remove", "cara").exit_code == 0
     gone = lagloss_users("remove", "cara")
     assert isinstance(gone.exception, UnknownUser)
@@ -96,7 +96,7 @@ def test_a_name_or_password_that_cannot_be_used_is_refused_with_what_is_expected
     for password in ("", "short", "x" * 1_001):
         with pytest.raises(BadPassword, match="12 to 1000"):
             users.add(store, "dora", "viewer", password)
-    with pytest.raises(UnknownUser, match="there is none yet"):
+    with pytest.raises(UnknownUser, match="no users exist yet"):
         users.set_password(store, "dora", PASSWORD)
     with pytest.raises(UnknownUser):
         users.set_role(store, "dora", "viewer")

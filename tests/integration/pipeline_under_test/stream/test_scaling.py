@@ -71,7 +71,7 @@ def test_consumers_are_never_more_than_their_partitions_and_the_receiver_is_one(
 
 
 def test_scaling_by_ratings_asks_for_ratings(tmp_path: Path) -> None:
-    with pytest.raises(NotRated, match="make some with `pipeline rate NODE`"):
+    with pytest.raises(NotRated, match="create them with `pipeline rate NODE`"):
         Runner(ReferenceSettings(data_dir=tmp_path, bootstrap="127.0.0.1:1"), 0, None, scaling=Scaling("rated"))
 
 

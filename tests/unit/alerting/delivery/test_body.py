@@ -127,7 +127,7 @@ def test_the_end_says_why_it_is_over() -> None:
     assert summaries["recovered"] == (
         "chain: loss recovered after 2 min; at worst 10.00% of messages lost, target 1.00%"
     )
-    assert "loss did not breach after all" in summaries["revised"]
+    assert "loss revised: no breach after its windows were closed again" in summaries["revised"]
     assert "no longer evaluated (deleted)" in summaries["deleted"]
 
 

@@ -144,7 +144,7 @@ def test_a_page_says_what_since_when_where_with_examples_and_how_to_go_on() -> N
         "Lost:        96 of 3,000 messages\n"
         "Since:       2026-11-21T08:40:00Z, 2 windows\n"
         "Where:       link src->mid: 94 lost, 98% of the loss\n"
-        "For:         snk: 96–98 of 3,000 messages lost, 2 dead, 94.7 % on time\n"
+        "Destination: snk: 96–98 of 3,000 messages lost, 2 dead-lettered, 94.7 % on time\n"
         "Labels:      team=checkout, tier=1\n"
         "Example:     lost at link src->mid, last seen at src.out: m-1\n"
         "Incident:    http://lagloss.example/incidents/0d9e5cf6-2b8f-4a39-9f0a-4a1c2f0b7a11\n"

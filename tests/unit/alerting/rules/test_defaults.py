@@ -82,10 +82,10 @@ def test_3_percent_that_are_overdue_in_each_of_70_minutes_are_a_ticket_that_says
     assert opened(definition, documents) == {"uncertain-loss": "warning"}
     told = Told.of(definition, "uncertain-loss")
     told.evaluate(view_of(definition, documents))
-    assert told.text == "3 % of messages overdue or perhaps lost over 15 min, target 1 %"
+    assert told.text == "3 % of messages overdue or possibly lost over 15 min, target 1 %"
     (place,) = told.rule.where([window_of(each) for each in list(documents.values())[-15:]])
     assert (place.kind, place.name, place.share) == ("link", "src->mid", 1.0)
-    assert place.text.endswith("the account of node mid is complete, but mid.in has not come past them")
+    assert place.text.endswith("the evidence of node mid is complete, but mid.in has not progressed past them")
 
 
 def test_99_percent_that_are_dead_for_an_hour_are_a_ticket() -> None:

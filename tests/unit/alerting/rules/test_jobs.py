@@ -93,7 +93,7 @@ def test_a_failure_lasts_until_a_run_over_the_same_hour_succeeds() -> None:
     failed, later = run(1, "failed", 10), run(0)
     assert text_of(seen(with_job(), [failed, later], 12), "run-failed/scores") is not None
     again = replace(failed, state="running", ended_ms=None)
-    assert "runs again" in (text_of(seen(with_job(), [again, later], 12), "run-failed/scores") or "")
+    assert "is running again" in (text_of(seen(with_job(), [again, later], 12), "run-failed/scores") or "")
     repaired = replace(failed, state="success", ended_ms=1_000 * END_S)
     assert text_of(seen(with_job(), [repaired, later], 12), "run-failed/scores") is None
     assert text_of(seen(with_job(), [run(30, "failed")], 12), "run-failed/scores") is None
@@ -105,7 +105,7 @@ def test_a_failure_lasts_until_a_run_over_the_same_hour_succeeds() -> None:
         ([run(1), run(0)], 30, None),
         ([run(1), run(0, "running", None)], 20, None),
         ([run(1), run(0, "running", None)], 21, "its run is running; 3,000 records"),
-        ([run(1)], 21, "no run of it has begun"),
+        ([run(1)], 21, "no run of it has started"),
         ([run(2)], 21, "and 1 hour before"),
         ([run(1), run(0, "success", 40)], 41, None),
         ([], 30, None),
@@ -139,7 +139,7 @@ def test_a_run_is_late_by_the_habit_of_the_results_before() -> None:
     assert text_of(seen(with_job(), [*before, waits], 15), "run-late/scores") is None
     text = text_of(seen(with_job(), [*before, waits], 17), "run-late/scores")
     assert text is not None
-    assert "has no result 17 min after the hour, usually there after 11 min; 3,000 records" in text
+    assert "has no result 17 min after the end of its hour, usually available after 11 min; 3,000 records" in text
     assert text_of(seen(with_job(), [*before, run(0, "success", 16)], 17), "run-late/scores") is None
     assert text_of(seen(with_job(), [*before[:4], waits], 17), "run-late/scores") is None
     uneven = [run(hours, "success", 10 + 5 * (hours % 3)) for hours in range(1, 8)]
@@ -149,7 +149,7 @@ def test_a_run_is_late_by_the_habit_of_the_results_before() -> None:
 def test_an_hour_without_closed_windows_says_so() -> None:
     definition = with_job()
     view = view_of(definition, {0: window(definition, 0)}, AT + 61 + 21, runs=[run(0)])
-    assert "waits, none of its windows is closed" in (text_of(view, "deadline/scores") or "")
+    assert "is waiting; none of its windows is closed" in (text_of(view, "deadline/scores") or "")
 
 
 def test_rules_are_there_only_of_jobs_and_only_what_is_declared() -> None:

@@ -121,7 +121,7 @@ def test_staleness_of_a_checkpoint_is_judged_by_its_own_target() -> None:
         "staleness/checkpoint/event-norm.out": (120.0, "warning", ("event-norm.out",)),
     }
     text = found["staleness/checkpoint/event-norm.out"].text(180)
-    assert text == "newest event at event-norm.out 3 min ago while messages come in, limit 2 min"
+    assert text == "newest event at event-norm.out is 3 min old while messages keep arriving, limit 2 min"
 
 
 def test_corruption_is_a_breach_at_all_and_a_window_of_which_no_beacon_was_read_says_nothing() -> None:
@@ -173,7 +173,7 @@ def test_an_uncertain_loss_says_whose_account_is_missing_and_which_process_died(
     )
     assert (place.kind, place.name) == ("node", "mid")
     assert place.text == (
-        "90 overdue or perhaps lost; the account of node mid is incomplete in 3 of 4 windows, "
+        "90 overdue or possibly lost; the evidence of node mid is incomplete in 3 of 4 windows, "
         "where process 11111111-2222-3333-4444-555555555555 died"
     )
 

@@ -196,7 +196,7 @@ def test_what_is_late_burns_the_budget_of_on_time() -> None:
     documents = {at: window(definition, at, "unknown", pending=200) for at in range(8)}
     assert breaches(definition, "budget/on-time/1h", documents) == {4, 5, 6, 7}
     text = rule_of(definition, "budget/on-time/1h").text(20)
-    assert text == "on-time budget burns 20 times too fast over 1h and the last 5 min, limit 14.4"
+    assert text == "on-time budget burn rate 20 over 1h and the last 5 min, limit 14.4"
 
 
 def test_three_of_five_windows_without_evidence_are_blind_and_what_waits_is_not() -> None:
@@ -356,7 +356,7 @@ def test_duplicates_and_dead_letters_say_where() -> None:
     (place,) = rule_of(definition, "duplicates/checkpoint/mid.in").where([window_of(bad)])
     assert (place.kind, place.name, place.share) == ("checkpoint", "mid.in", 1.0)
     assert breaches(definition, "dead-letters/node/mid", {0: bad}) == {0}
-    assert rule_of(definition, "dead-letters").where([window_of(bad)])[0].text == "100 dead letters, 83.3 % of them"
+    assert rule_of(definition, "dead-letters").where([window_of(bad)])[0].text == "100 dead letters, 83.3 % of all"
     assert [place.name for place in rule_of(definition, "dead-letters/node/mid").where([window_of(bad)])] == [
         "mid.dead"
     ]

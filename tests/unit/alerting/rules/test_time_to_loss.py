@@ -56,10 +56,10 @@ def test_messages_that_are_deleted_within_the_hour_are_a_page_that_says_how_many
     assert told.severity == "critical"
     (incident,) = told.incidents.values()
     assert incident.worst == 2_580
-    clock = told.text.split(" from ")[1].split(" UTC")[0]
+    clock = told.text.split("starting at ")[1].split(" UTC")[0]
     assert told.text == (
-        f"12,000 messages of mids at 2 partitions are deleted unread from {clock} UTC on, in 43 min, "
-        "unless it catches up"
+        f"12,000 messages of mids in 2 partitions are deleted unread starting at {clock} UTC, in 43 min, "
+        "unless the group catches up"
     )
 
 
@@ -74,7 +74,7 @@ def test_what_waits_past_its_time_is_deleted_from_now_on() -> None:
     found = rule_of(with_groups(), "time-to-loss").assess(seen(with_groups(), partition(in_s=-60, at_risk=1)))
     assert found.breaches == {NOW_S: 0.0}
     assert found.texts == {
-        NOW_S: "1 message of mids at 1 partition is deleted unread from now on, unless it catches up"
+        NOW_S: "1 message of mids in 1 partition is deleted unread starting now, unless the group catches up"
     }
 
 

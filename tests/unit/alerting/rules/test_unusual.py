@@ -179,4 +179,4 @@ def test_a_destination_that_gets_less_than_half_of_its_share_of_the_traffic_is_n
     assert breached(definition, "volume/destination/conn-fb", odd, usual) == set(range(30))
     told = Told.of(definition, "volume/destination/conn-fb")
     told.evaluate(view_of(definition, odd, habits=usual))
-    assert told.text == "2 % of the messages come to destination conn-fb, usually 50 % at this hour"
+    assert told.text == "2 % of the messages reach destination conn-fb, usually 50 % at this hour"

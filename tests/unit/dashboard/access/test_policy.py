@@ -87,7 +87,7 @@ def test_a_team_grants_only_looks_and_no_ids_unless_the_file_says_more() -> None
             "found severity=critical, which is a label of",
         ),
         ("\n  - {name: a, groups: [x], pipelines: [web]}", "expected a matcher such as"),
-        ("\n  - {name: a, groups: [x], pipelines: ['team=~(']}", "expected a regular expression of RE2"),
+        ("\n  - {name: a, groups: [x], pipelines: ['team=~(']}", "expected an RE2 regular expression"),
         ("\n  - {name: a, groups: [x], pipelines: [team=web], role: admin}", "teams[0].role"),
         ("\n  - {name: a, groups: [x], pipelines: [team=web], ids: maybe}", "teams[0].ids"),
         ("\n  - {name: a, group: [x], pipelines: [team=web]}", "teams[0]"),
@@ -150,9 +150,9 @@ def test_who_acts_for_a_team_acts_on_its_pipelines_and_on_nothing_that_is_of_all
     [team] = file(HEAD + "  - {name: web, groups: [web], pipelines: [team=web], role: operator}").teams
     person = Person("ada", "operator", granted=grants_of([team], PIPELINES))
     assert asked_by(person, require_operator_of, "clicks") == person
-    with pytest.raises(NotOfYourTeam, match="ada may look at orders, and not act on it"):
+    with pytest.raises(NotOfYourTeam, match="ada can view orders but not act on it"):
         asked_by(person, require_operator_of, "orders")
-    with pytest.raises(NotForTeams, match="a receiver concerns all of them"):
+    with pytest.raises(NotForTeams, match="a receiver affects all teams"):
         asked_by(person, require_operator_of_all, "a receiver")
-    with pytest.raises(NotAllowed, match="has the role viewer"):
+    with pytest.raises(NotAllowed, match="has the read-only role viewer"):
         asked_by(Person("vera", "viewer"), require_operator_of, "clicks")

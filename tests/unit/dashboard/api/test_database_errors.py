@@ -47,7 +47,7 @@ def test_only_a_database_that_is_away_is_503(
         assert answer.json()["field"] == "pipeline"
     shown = attempt(fail)
     assert isinstance(shown, Failed)
-    assert shown.detail.startswith("PostgreSQL did not answer") == (status == 503) == issubclass(kind, AWAY)
+    assert shown.detail.startswith("PostgreSQL did not respond") == (status == 503) == issubclass(kind, AWAY)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"])

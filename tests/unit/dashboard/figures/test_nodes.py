@@ -44,7 +44,8 @@ def test_each_node_has_its_lags_its_durations_and_the_queue_times_into_it() -> N
 
 def test_the_caption_says_of_how_many_minutes_distributions_are_known() -> None:
     assert (
-        nodes.caption(frame(chain(), windows(5))) == "distributions are known where beacons were read: 2 of 5 minutes"
+        nodes.caption(frame(chain(), windows(5)))
+        == "distributions need windows whose beacons were read: 2 of 5 minutes"
     )
 
 
@@ -54,7 +55,7 @@ def test_a_point_of_a_long_span_is_the_highest_of_its_minutes() -> None:
     figure = nodes.nodes_figure(drawn)
     found = lines(figure, 1)["lag out"]
     assert (len(found), set(found[:-1]), found[-1]) == (9, {2.0}, 20.0)
-    assert nodes.caption(drawn).startswith("a point is the highest of 3 minutes; ")
+    assert nodes.caption(drawn).startswith("each point is the maximum of 3 minutes; ")
 
 
 def test_buckets_of_minutes_that_were_not_read_have_no_durations() -> None:

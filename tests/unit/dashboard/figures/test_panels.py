@@ -93,7 +93,7 @@ def test_the_stack_of_a_chain_adds_up_to_the_e2e_p95_in_the_order_of_the_flow() 
     figure = panels_figure(frame(chain(), [document(chain(), START, lags_ms=CHAIN_LAGS)]))
     bars = [trace for trace in figure.data if isinstance(trace, go.Bar) and trace.yaxis == "y2"]
     assert [(bar.name, bar.y[0]) for bar in bars] == [
-        ("until src takes it in", 1.0),
+        ("arrival at src", 1.0),
         ("process src", 1.0),
         ("queue src → mid", 1.0),
         ("process mid", 1.0),
@@ -170,8 +170,8 @@ def test_positive_hops_are_stacked_up_and_negative_ones_down(rows: list[list[flo
 def test_loss_is_a_certain_bar_and_a_hatched_interval_up_to_what_cannot_be_ruled_out() -> None:
     window = document(chain(), START, verdict="loss", messages=10, lost={"mid": (1, 3)})
     figure = panels_figure(frame(chain(), [window]))
-    assert traces(figure)["lost for certain"].y[0] == pytest.approx(10)
-    assert traces(figure)["perhaps lost"].y[0] == pytest.approx(20)
+    assert traces(figure)["certainly lost"].y[0] == pytest.approx(10)
+    assert traces(figure)["possibly lost"].y[0] == pytest.approx(20)
     assert "10 % – 30 % (1–3 of 10)" in told(figure, "y3")[0]
 
 
@@ -185,9 +185,9 @@ def test_open_idle_and_unknown_minutes_draw_no_zero_and_are_told_apart_below() -
     ]
     shown = frame(chain(), windows)
     drawn = traces(panels_figure(shown))
-    assert known(drawn["lost for certain"].y) == []
-    assert known(drawn["perhaps lost"].y) == [5.0]
-    assert list(drawn["perhaps lost"].x) == [shown.middle(shown.series.buckets[2])]
+    assert known(drawn["certainly lost"].y) == []
+    assert known(drawn["possibly lost"].y) == [5.0]
+    assert list(drawn["possibly lost"].x) == [shown.middle(shown.series.buckets[2])]
     assert len(drawn["unknown"].x) == 2
     assert len({drawn[verdict].marker.symbol for verdict in ("open", "unknown", "idle", "ok")}) == 4
     assert drawn_loss(buckets.of_window(window_of(windows[0]), chain().graph)) is None
@@ -211,7 +211,7 @@ def test_the_targets_are_always_in_view() -> None:
     assert {shape.yref: shape.y0 for shape in near.layout.shapes} == {"y2": 5.0, "y3": 1.0}
     assert near.layout.yaxis2.range[1] > 5
     assert {shape.yref: shape.y0 for shape in far.layout.shapes} == {"y3": 1.0}
-    assert any("beyond this scale" in note.text for note in far.layout.annotations)
+    assert any("off the scale" in note.text for note in far.layout.annotations)
 
 
 def test_a_target_is_drawn_in_steps_by_the_definition_in_force() -> None:
@@ -269,7 +269,7 @@ def test_a_percentile_that_results_do_not_hold_is_judged_by_the_on_time_share_an
     figure = panels_figure(of_p90)
     assert known(traces(figure)["E2E p95"].y) == [4.0]
     labels = [note.text for note in figure.layout.annotations]
-    assert "SLA p90 ≤ 5 s, by the on-time share; the line is p95" in labels
+    assert "SLA p90 ≤ 5 s, measured by the on-time share; the line shows p95" in labels
     assert len(worst(of_p90.series, of_p90.sla_periods)) == 1
 
 
@@ -277,7 +277,7 @@ def test_a_sparkline_has_no_target_of_another_percentile() -> None:
     hours = [Hour(START, 100.0, 0.0), Hour(START + 3_600, 900.0, 0.0)]
     assert "stroke-dasharray" in sparkline.sparkline(hours, Targets(0.01, 95, 500))
     assert "stroke-dasharray" not in sparkline.sparkline(hours, Targets(0.01, 99, 500))
-    assert "its target is of p99" in sparkline.spoken(hours, Targets(0.01, 99, 500))
+    assert "the target is for p99" in sparkline.spoken(hours, Targets(0.01, 99, 500))
 
 
 def test_only_a_minute_with_evidence_of_no_messages_draws_zero() -> None:
@@ -290,10 +290,10 @@ def test_only_a_minute_with_evidence_of_no_messages_draws_zero() -> None:
     made = frame(chain(), windows)
     figure = panels_figure(made)
     assert known(traces(figure)["messages expected"].y) == [7.0, None, 0.0, None]
-    assert known(traces(figure)["seen to an end"].y) == [7.0, None, 0.0, None]
-    assert "no report says" in told(figure, "y")[1]
+    assert known(traces(figure)["completed"].y) == [7.0, None, 0.0, None]
+    assert "unknown, no reports" in told(figure, "y")[1]
     assert "0 messages expected" in told(figure, "y")[2]
-    assert "not known" in told(figure, "y3")[1]
+    assert "unknown" in told(figure, "y3")[1]
     blind = buckets.of_rollup(Rollup(windows=2, verdicts={"idle": 1, "unknown": 1}), START, 3_600, chain().graph)
     assert (blind.messages, blind.reached_an_end, blind.document()["messages"]) == (None, None, None)
 
@@ -431,13 +431,12 @@ def panel_heights_px(drawn: FigureFrame) -> dict[str, float]:
 
 def test_groups_of_which_nothing_is_known_are_named() -> None:
     figure = panels_figure(watched({}))
-    assert "nothing is known: have the groups committed offsets? do the queues exist?" in [
+    assert "no data: have the groups committed offsets? do the queues exist?" in [
         each.text for each in figure.layout.annotations
     ]
     groups = {"mid": "chain.mid", "snk": "<chain.snk>"}
     found = {MID: (LagBucket(START, 60, 0, 7, 0, 3_000),), Of("src", "old"): (LagBucket(START, 60, 0, None, 0, None),)}
     lag = ConsumerLag("chain", HOUR, 60, groups, found)
     assert pipeline_parts.describe_consumer_lag(lag, Zone.named("UTC")) == (
-        "; highest consumer lag 7 (3 s behind) of mid at 2026-11-21 08:40"
-        "; no consumer lag is known of <chain.snk> (snk)"
+        "; highest consumer lag 7 (3 s behind) of mid at 2026-11-21 08:40; consumer lag unknown for <chain.snk> (snk)"
     )

@@ -44,7 +44,7 @@ def test_durations_are_stacked_by_the_slowest_tasks_and_failures_are_marked() ->
     failed = failed_run()
     good = replace(failed_run(NOON_S + 3_600), state="success", run_id="r-2", failed_ms=None)
     figure = durations(stats_of(JOB, [failed, good], 0), [failed, good], ZONE, dark=False)
-    assert [trace.name for trace in figure.data] == ["spark", "publish", "whole run", "failed"]
+    assert [trace.name for trace in figure.data] == ["spark", "publish", "entire run", "failed"]
     assert list(figure.data[0].y) == [6, 6]
     assert (list(figure.data[3].x), list(figure.data[3].y)) == (["2026-11-26 21:00"], [10])
     shapes = [trace.marker.pattern.shape for trace in figure.data[:2]]

@@ -214,7 +214,10 @@ def test_a_whole_set_of_settings_can_be_used() -> None:
         ({"login": "proxy", "login_viewers": "*"}, "LAGLOSS_PROXY_TRUSTED"),
         ({"login": "proxy", "login_viewers": "*", "proxy_trusted": "10.0.0.1/8"}, "LAGLOSS_PROXY_TRUSTED"),
         ({"login": "local", "proxy_trusted": "nginx"}, "LAGLOSS_PROXY_TRUSTED"),
-        (PROVIDER | {"access_file": "access.yaml"}, r"LAGLOSS_LOGIN_VIEWERS: expected nothing beside .*, found \*"),
+        (
+            PROVIDER | {"access_file": "access.yaml"},
+            r"LAGLOSS_LOGIN_VIEWERS: expected no value with LAGLOSS_ACCESS_FILE.*, found \*",
+        ),
         (
             {"login": "proxy", "login_viewers": "*", "proxy_trusted": "::1", "proxy_user_header": ""},
             "PROXY_USER_HEADER",
@@ -227,7 +230,7 @@ def test_settings_that_cannot_be_used_are_told_by_name(values: dict[str, Any], v
 
 
 def test_teams_are_of_no_use_without_a_login() -> None:
-    with pytest.raises(TeamsWithoutLogin, match=r"LAGLOSS_ACCESS_FILE is access\.yaml, but without a login"):
+    with pytest.raises(TeamsWithoutLogin, match=r"LAGLOSS_ACCESS_FILE is access\.yaml, but teams need a login"):
         check_binding(settings(access_file="access.yaml"))
 
 

@@ -24,7 +24,7 @@ def test_the_overview_names_what_is_set_aside(monkeypatch: pytest.MonkeyPatch, s
     found = Overview(0.0, standings, (ROW,))
     services: Any = SimpleNamespace(overview=lambda: found, reads=SharedReads(10), drawn=SharedReads(10), store=None)
     drawn = html_of(page.PAGE.first(services, {}, Address("/", {}), 0.0))
-    assert "definition orders/3 (made by a newer version of lagloss" in drawn
+    assert "definition orders/3 (written by a newer version of lagloss" in drawn
     assert "spec.futureField" in drawn
     listed = found.document(len(standings), standings)
     assert listed["set_aside"] == [{"pipeline": "orders", "version": 3, "error": ROW.why}]

@@ -37,4 +37,4 @@ def test_the_sentence_names_the_side_whose_loss_is_the_verdict() -> None:
     whole = {"state": "closed", "verdict": "loss", "messages": 1_010, "lost": {"min": 2, "max": 2}, "pending": 0}
     said = verdict_sentence(window_of({**whole, "sides": SIDES}), 0.01)
     assert "within the target" in said
-    assert "Side sum-new by itself lost 2 of 10 messages (20 %): loss." in said
+    assert "Side sum-new alone lost 2 of 10 messages (20 %): loss." in said

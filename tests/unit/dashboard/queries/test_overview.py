@@ -253,9 +253,9 @@ def test_what_was_lost_before_a_pipeline_went_stale_is_no_loss_of_now() -> None:
 @pytest.mark.parametrize(
     ("states", "said"),
     [
-        ([State.OK], "1 pipeline is well."),
-        ([State.OK] * 3, "3 pipelines are well."),
-        ([State.LOSS, State.OK, State.OK], "1 of 3 pipelines loses messages; 2 are well."),
+        ([State.OK], "1 pipeline is healthy."),
+        ([State.OK] * 3, "3 pipelines are healthy."),
+        ([State.LOSS, State.OK, State.OK], "1 of 3 pipelines loses messages; 2 are healthy."),
         ([State.LOSS] * 2 + [State.BLIND], "2 of 3 pipelines lose messages; 1 is blind."),
     ],
 )
@@ -299,10 +299,10 @@ def test_whatever_the_lags_are_the_line_stays_inside(lags_ms: list[float | None]
 
 def test_what_a_sparkline_shows_is_said_in_words() -> None:
     assert spoken(hours(120, 2_100, None, loss={1: 0.02}), TARGETS) == (
-        "E2E p95 of the last 3 hours: 120 ms to 2.1 s; 1 hour without; loss above the target in 1 hour"
+        "E2E p95 of the last 3 hours: 120 ms to 2.1 s; 1 hour without data; loss above the target in 1 hour"
     )
     nothing = [Hour(0), Hour(3_600)]
-    assert spoken(nothing, TARGETS) == "nothing is known of the last 2 hours"
+    assert spoken(nothing, TARGETS) == "no data for the last 2 hours"
 
 
 @pytest.mark.parametrize("href", ["javascript:alert(1)", "//evil.example", "https://evil.example"])

@@ -83,20 +83,20 @@ def test_the_destination_is_named_where_most_changed() -> None:
 def test_days_that_come_and_go_are_counted() -> None:
     days = [day(), day(lost=50), day(), day(lost=50), day(), day(), day()]
     loss, _ = what_changed(of_days(*days, before=week()))
-    assert ", on 2 days of 7, the first of them Tue 2026-11-10," in loss
+    assert ", on 2 days of 7, first on Tue 2026-11-10," in loss
 
 
 def test_what_reads_alike_is_the_same() -> None:
     loss, lateness = what_changed(of_days(day(lost=1), before=week(lost=7)))
     assert loss == "Loss is the same as in 2026-W45: 0.1 % of messages."
-    assert lateness == "The on-time share is the same as in 2026-W45: 99.9 % of messages (lag p95 147 ms, as before)."
+    assert lateness == "The on-time share is the same as in 2026-W45: 99.9 % of messages (lag p95 147 ms, unchanged)."
 
 
 def test_bounds_that_overlap_allow_no_sentence() -> None:
     unsure = structs.replace(day(), lost=Interval(0, 20))
     loss, _ = what_changed(of_days(unsure, before=week(lost=7)))
     assert loss == (
-        "Whether loss changed since 2026-W45 cannot be told: 0.1 % to 0 % – 2 % of messages, and these bounds overlap."
+        "It is unclear whether loss changed since 2026-W45: 0.1 % to 0 % – 2 % of messages, with overlapping bounds."
     )
 
 
@@ -105,7 +105,7 @@ def test_too_little_known_is_said(windows: int) -> None:
     before = structs.replace(week(), windows=windows, verdicts={"ok": windows})
     (said,) = what_changed(of_days(day(), before=before))
     share = "0 %" if not windows else "50 %"
-    assert said == f"Not enough data to compare with 2026-W45: {share} of the minutes of 2026-W45 have a verdict."
+    assert said == f"Not enough data to compare with 2026-W45: only {share} of the minutes of 2026-W45 have a verdict."
 
 
 def test_ranges_without_messages_are_not_compared() -> None:

@@ -75,8 +75,8 @@ def test_a_summary_names_those_that_kept_not_all() -> None:
     )
     assert second == f"clicks MISSED: {loss}, {on_time}."
     many = summary(portfolio(*[line(f"p{at}", 350) for at in range(8)]))
-    assert (len(many), many[-1]) == (7, "3 more pipelines not proven to be met.")
-    assert headline(portfolio(match="")) == "No pipeline is there."
+    assert (len(many), many[-1]) == (7, "3 more pipelines not proven to meet the targets.")
+    assert headline(portfolio(match="")) == "No pipeline exists."
     assert headline(portfolio()) == "No pipeline matches team=web."
     assert headline(portfolio(GOOD, match="")) == "1 pipeline: 1 met."
 

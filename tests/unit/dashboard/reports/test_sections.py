@@ -52,10 +52,10 @@ def test_reasons_come_with_those_that_are_not_known() -> None:
     reasons = {"mid": {"filtered": {"a | b\nc": 25}}, "snk": {"dead": {"unreadable": 2}}}
     total = structs.replace(made.whole.total, checkpoints=beacons, reasons=reasons)
     text = render(replace(made, whole=replace(made.whole, total=total)), "md").decode()
-    section = text.split("## Why messages were filtered or dead")[1].split("##")[0]
+    section = text.split("## Why messages were filtered or dead-lettered")[1].split("##")[0]
     assert [line for line in section.splitlines() if line.startswith(("| mid", "| snk"))] == [
         "| mid | filtered | a \\| b c | 25 |",
-        "| mid | filtered | not known | 5 |",
+        "| mid | filtered | unknown | 5 |",
         "| snk | dead | unreadable | 2 |",
     ]
     assert "Why messages" not in render(made, "md").decode()
@@ -105,13 +105,13 @@ def with_quality() -> Report:
 
 
 def test_each_stage_and_destination_has_its_qualities_beside_their_targets() -> None:
-    text = render(with_quality(), "md").decode().split("## Quality of data")[1].split("##")[0]
+    text = render(with_quality(), "md").decode().split("## Data quality")[1].split("##")[0]
     rows = {line.split(" | ")[0]: line.split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")}
     assert rows["| link src → mid"][1].startswith("[✖ 2 of 40 (≤ 0 per minute)](/pipelines/chain?")
-    assert (rows["| destination snk"][0], rows["| destination snk"][2]) == ("? not known (≤ 1 %)", "✖ 1.96 % (≤ 1 %)")
+    assert (rows["| destination snk"][0], rows["| destination snk"][2]) == ("? unknown (≤ 1 %)", "✖ 1.96 % (≤ 1 %)")
     assert rows["| destination snk"][3].startswith("[✖ 6.7 min (≤ 5 min)](/pipelines/chain?")
-    assert "Quality of data" in render(with_quality(), "html").decode()
-    assert "Quality of data" not in render(report(), "md").decode()
+    assert "Data quality" in render(with_quality(), "html").decode()
+    assert "Data quality" not in render(report(), "md").decode()
 
 
 def test_qualities_are_rows_of_the_csv_and_part_of_the_json_where_they_are_known() -> None:
@@ -145,10 +145,10 @@ def test_a_single_destination_has_no_section() -> None:
 
 def test_each_hop_has_its_part_of_the_lag_in_both_ranges() -> None:
     text = render(report(), "md").decode()
-    assert "Shares are of the slowest path, the one to snk." in text
-    rows = [line for line in text.splitlines() if line.startswith(("| until", "| queue", "| process"))]
+    assert "Shares are of the slowest path, to snk." in text
+    rows = [line for line in text.splitlines() if line.startswith(("| arrival", "| queue", "| process"))]
     assert rows == [
-        "| until src takes it in | 20 ms | 20 % | 20 ms | 40 % |",
+        "| arrival at src | 20 ms | 20 % | 20 ms | 40 % |",
         "| queue src → mid | 60 ms | 60 % | 30 ms | 60 % |",
         "| process mid | 20 ms | 20 % | – | – |",
     ]
@@ -161,9 +161,9 @@ def test_incidents_have_their_time_to_repair_and_cause() -> None:
         return next(line for line in text.splitlines() if "| critical |" in line)
 
     assert "| 9 min | critical |" in said(None)
-    assert "[none was looked for](/incidents/" in said(None)
+    assert "[not analysed](/incidents/" in said(None)
     assert "[Nothing stands out.](" in said({"of": "loss", "conclusion": "Nothing stands out.", "findings": []})
-    assert "MTTR, 9 min" in render(report("chain", "", incident()), "md").decode()
+    assert "MTTR 9 min" in render(report("chain", "", incident()), "md").decode()
 
 
 def test_lag_by_hop_is_left_out_where_no_lag_is_known() -> None:

@@ -56,7 +56,7 @@ def asked_by(person: Person, act: Callable[[], Any]) -> Any:
     ],
 )
 def test_a_viewer_may_do_nothing(act: Callable[[], Any]) -> None:
-    with pytest.raises(NotAllowed, match="vera has the role viewer"):
+    with pytest.raises(NotAllowed, match="vera has the read-only role viewer"):
         asked_by(Person("vera", "viewer"), act)
 
 
@@ -75,8 +75,8 @@ def test_without_a_login_it_is_the_name_that_was_typed_on_one_line(typed: str | 
         (lambda: acts.doer("x" * 101), BadText, "a name is 101 characters long: expected at most 100"),
         (lambda: acts.acknowledge(STORE, "0a", "x" * 1_001), BadText, "a note"),
         (lambda: acts.silence(STORE, ["a=b"], reason="x" * 1_001, for_s=60), BadText, "a reason"),
-        (lambda: acts.doer("a\0b"), BadText, "a name is text with NUL"),
-        (lambda: acts.acknowledge(STORE, "0a", "\ud800"), BadText, "a note is text with NUL or half of"),
+        (lambda: acts.doer("a\0b"), BadText, "a name is text with a NUL"),
+        (lambda: acts.acknowledge(STORE, "0a", "\ud800"), BadText, "a note is text with a NUL or an unpaired"),
         (lambda: acts.silence(STORE, ["a=b"], reason="\0b", for_s=60), BadText, "a reason is text"),
         (lambda: acts.silence(STORE, ["a=\udc00"], reason="known", for_s=60), BadText, "a matcher is text"),
         (lambda: acts.silence(STORE, ["a=b"] * 21, reason="known", for_s=60), BadSilence, "at most 20 matchers"),
@@ -90,7 +90,7 @@ def test_what_is_too_long_or_too_much_is_refused_before_it_is_written(
 
 
 def test_outside_of_a_request_nobody_may_act() -> None:
-    with pytest.raises(NotAllowed, match="nobody has the role viewer"):
+    with pytest.raises(NotAllowed, match="nobody has the read-only role viewer"):
         contextvars.Context().run(acts.acknowledge, STORE, "0a")
 
 
@@ -131,8 +131,8 @@ def test_a_backtest_reads_the_database_where_its_url_is_in_a_file_and_no_other_s
         ("import sys; sys.stderr.write('lagloss: no window\\n'); sys.exit(4)", NotEnoughData, "^no window$"),
         ("import sys; sys.stderr.write('lagloss: bad file\\n'); sys.exit(2)", BacktestFailed, "bad file$"),
         ("import os; os.abort()", BacktestFailed, "exit code -6"),
-        ("print('no json')", BacktestFailed, "no JSON document"),
-        ("print('x' * 100)", BacktestFailed, "Choose a shorter time"),
+        ("print('no json')", BacktestFailed, "its output is not JSON"),
+        ("print('x' * 100)", BacktestFailed, "Choose a shorter range"),
     ],
 )
 def test_a_backtest_that_does_not_end_well_says_why(

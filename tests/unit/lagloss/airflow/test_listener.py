@@ -116,7 +116,7 @@ def test_a_task_ends_within_bounds_where_the_collector_is_away(
         assert time.monotonic() - began < 1
         hook.on_task_instance_success(previous_state="running", task_instance=task_instance())
         assert time.monotonic() - began < sending.FLUSH_S + sending.TIMEOUT_S + 1
-    assert len([record for record in caplog.records if "cannot be sent" in record.message]) == 1
+    assert len([record for record in caplog.records if "cannot send reports" in record.message]) == 1
 
 
 def test_what_the_collector_refuses_is_dropped_and_what_it_cannot_take_now_is_sent_again(

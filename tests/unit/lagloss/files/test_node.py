@@ -286,7 +286,7 @@ def test_a_queue_may_have_notifications_of_every_form_and_others_stop_none(node:
     settle(node, queue)
     assert sorted(sqs.deleted) == ["m0", "m1", "m3", "m4", "m5"]
     assert queue.unreadable == 1
-    assert "expected a notification of S3" in (queue.last_error or "")
+    assert "expected an S3 notification" in (queue.last_error or "")
 
 
 def test_a_file_whose_last_importer_was_killed_is_found_in_the_dead_letter_queue(

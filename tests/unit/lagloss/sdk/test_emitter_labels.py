@@ -29,7 +29,7 @@ def test_labels_are_those_given_or_else_of_the_environment(monkeypatch: pytest.M
 def test_labels_past_the_limits_are_the_callers_error_and_no_deployments(
     labels: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ValueError, match="at most 20 labels of 100 characters"):
+    with pytest.raises(ValueError, match="up to 20 labels of up to 100 characters"):
         report_of(labels)
     monkeypatch.setattr("os.environ", {"LAGLOSS_LABELS": ",".join(f"{name}={value}" for name, value in labels.items())})
     assert report_of().labels == {}

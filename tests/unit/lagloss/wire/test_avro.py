@@ -64,7 +64,7 @@ def test_rows_end_with_their_values(values: list[bytes]) -> None:
 
 @pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1])
 def test_a_number_that_64_bits_cannot_hold_is_an_error(value: int) -> None:
-    with pytest.raises(OverflowError, match="64 bits"):
+    with pytest.raises(OverflowError, match="64-bit number"):
         encode_long(value)
 
 

@@ -230,13 +230,19 @@ def test_whatever_is_wrong_with_a_body_is_said_by_what_was_sent(name: str, rng: 
     ("changed", "expected"),
     [
         ({"taps": {"out": {"topic": 5}}}, "spec.nodes[0].taps.out.topic: expected text, found 5"),
-        ({"taps": {"out": {"topic": "a b"}}}, "spec.nodes[0].taps.out.topic: expected a topic of 1 to 249 letters"),
+        (
+            {"taps": {"out": {"topic": "a b"}}},
+            "spec.nodes[0].taps.out.topic: expected a topic name of 1 to 249 letters",
+        ),
         ({"taps": {"out": {}}}, "spec.nodes[0].taps.out: expected a `topic` or a `group`"),
         (
             {"taps": {"out": "beacon"}},
             "spec.nodes[0].taps.out: expected a mapping, or 'beacons' or 'commit', found 'beacon'",
         ),
-        ({"taps": {"out": {"topics": "a"}}}, "spec.nodes[0].taps.out.topics: expected one of the keys topic, group,"),
+        (
+            {"taps": {"out": {"topics": "a"}}},
+            "spec.nodes[0].taps.out.topics: expected one of these keys: topic, group,",
+        ),
         ({"taps": {"out:b.c": {"topic": "a"}}}, "spec.nodes[0].taps['out:b.c']: expected one of in, out, out:NODE,"),
         ({"group": False}, "spec.nodes[0].group: expected text, found false"),
         ({"to": "b"}, "spec.nodes[0].to: expected a list, found text"),

@@ -104,11 +104,11 @@ def test_a_secret_may_come_from_a_file_that_a_variable_names(
     }
     assert "it's a" not in str(settings)
     monkeypatch.setenv("LAGLOSS_DATABASE_PASSWORD", "another")
-    with pytest.raises(BadSetting, match="LAGLOSS_DATABASE_PASSWORD is set, and LAGLOSS_DATABASE_PASSWORD_FILE, too"):
+    with pytest.raises(BadSetting, match="LAGLOSS_DATABASE_PASSWORD and LAGLOSS_DATABASE_PASSWORD_FILE are both set"):
         Settings.load()
     monkeypatch.setenv("LAGLOSS_DATABASE_PASSWORD", "")
     monkeypatch.setenv("LAGLOSS_DATABASE_PASSWORD_FILE", str(tmp_path / "none"))
-    with pytest.raises(BadSetting, match=r"LAGLOSS_DATABASE_PASSWORD_FILE names .*/none, which cannot"):
+    with pytest.raises(BadSetting, match=r"LAGLOSS_DATABASE_PASSWORD_FILE is .*/none, which cannot"):
         Settings.load()
 
 
@@ -129,7 +129,7 @@ def test_a_secret_file_that_this_user_may_not_read_is_explained(
     finally:
         if is_root:
             os.seteuid(0)
-    expected = f"_FILE names {tmp_path}/secret, which user {user} is not allowed to read. Let that user read it"
+    expected = f"_FILE is {tmp_path}/secret, which user {user} cannot read. Grant that user read access"
     assert expected in str(raised.value)
 
 
@@ -177,7 +177,7 @@ def test_what_runs_is_found_wherever_its_data_is_and_only_while_it_runs(home: Pa
         found = Settings.load()
         assert (found.kafka_bootstrap, found.data_dir) == ("127.0.0.1:1", demo)
         running.communicate()
-    with pytest.raises(NotConfigured, match="no running `lagloss up` or `lagloss demo` was found"):
+    with pytest.raises(NotConfigured, match="no running `lagloss up` or `lagloss demo` found"):
         Settings.load().require_kafka()
 
 

@@ -38,7 +38,7 @@ def test_a_loop_that_hangs_shows_although_nothing_failed(clock: Clock) -> None:
         clock.now += 600
         assert turns.problem() is None
         clock.now += 1
-        assert turns.problem() == "closing has not finished a turn for 601 s"
+        assert turns.problem() == "closing has not completed an iteration for 601 s"
         loop.finished()
         assert turns.problem() is None
         clock.now += 601
@@ -48,14 +48,14 @@ def test_a_loop_that_hangs_shows_although_nothing_failed(clock: Clock) -> None:
 def test_a_server_is_well_from_its_first_answer_on_and_named_before_loops_that_wait_for_it(clock: Clock) -> None:
     turns, loop, server = Turns(), WatchedLoop("closing", 5), ServerLoop("PostgreSQL", 10)
     with turns.running(loop, server):
-        assert turns.problem() == "PostgreSQL has not answered for 0 s"
+        assert turns.problem() == "PostgreSQL has not responded for 0 s"
         server.finished()
         assert turns.problem() is None
         clock.now += 11
-        assert turns.problem() == "PostgreSQL has not answered for 11 s"
+        assert turns.problem() == "PostgreSQL has not responded for 11 s"
         assert [name.name for name, _ in turns.unwell()] == ["PostgreSQL", "closing"]
         server.failed(OSError("connection to db.corp refused\nmore"))
-        assert turns.problem() == "PostgreSQL has not answered for 11 s: connection to db.corp refused"
+        assert turns.problem() == "PostgreSQL has not responded for 11 s: connection to db.corp refused"
         assert turns.problem_of("Kafka") is None
 
 
@@ -65,7 +65,7 @@ def test_one_failure_shows_only_once_the_last_answer_is_old(clock: Clock) -> Non
     server.failed(TimeoutError())
     assert server.problem is None
     clock.now += 11
-    assert server.problem == "has not answered for 11 s: TimeoutError"
+    assert server.problem == "has not responded for 11 s: TimeoutError"
     server.finished()
     assert server.problem is None
 
@@ -77,7 +77,7 @@ def test_only_what_hangs_by_itself_is_to_be_restarted(clock: Clock) -> None:
         clock.now += HUNG_S + 1
         assert turns.hung() is None  # the server keeps it
         server.finished()
-        assert turns.hung() == f"nothing has moved for {HUNG_S + 1:.0f} s"
+        assert turns.hung() == f"no loop has made progress for {HUNG_S + 1:.0f} s"
         loop.finished()
         assert turns.hung() is None
 

@@ -54,9 +54,9 @@ def test_what_the_closing_kept_is_written_with_a_note_that_there_is_more(looks: 
     document = json.loads(done.stdout)
     assert (done.exit_code, document["source"], document["truncated"]) == (0, "closing", True)
     assert [message["message_id"] for message in document["messages"]] == ["m-1"]
-    assert "There are more" in done.stderr
+    assert "The list is incomplete" in done.stderr
     assert looks == [("ids.export", "faulty", rfc3339(START_S))]
-    assert "There are more" not in run("--what", "dead").stderr
+    assert "The list is incomplete" not in run("--what", "dead").stderr
 
 
 def test_the_log_is_written_whole_to_a_file(

@@ -48,7 +48,7 @@ def test_a_gantt_chart_has_a_bar_for_each_try_in_its_time() -> None:
         "scores r-1, hour 2026-11-26 11:00–12:00: failed after 10 min: "
         "publish and 1 more failed after 2 tries although aggregate succeeded"
     )
-    assert records == "  in 12,000, out 11,990, lost 10–12, late 7, twice –, corrupted 0"
+    assert records == "  in 12,000, out 11,990, lost 10–12, late 7, duplicated –, corrupted 0"
     drawn = [line.split("|")[1] for line in bars[:3]]
     width = len(drawn[0])
     assert {len(line) for line in drawn} == {width}
@@ -76,9 +76,9 @@ def test_a_run_stands_beside_the_records_of_its_hour() -> None:
 def test_a_job_says_how_often_it_succeeded_and_how_long_repairs_took() -> None:
     stats = stats_of(JOB, [FAILED], NOON_S + 3_000)
     assert list(job_lines(stats)) == [
-        "scores: 1 run ended, 0 % succeeded, 1 not repaired",
-        "  deadline 20 min after the hour: kept for 0 of 1 hour",
+        "scores: 1 run ended, 0 % succeeded, 1 not yet repaired",
+        "  deadline 20 min after the hour: met for 0 of 1 hour",
     ]
     slowest, publish = text_of(tasks_table(stats)).splitlines()[1:3]
     assert slowest.split()[:3] == ["aggregate", "6", "min"]
-    assert "1 not repaired" in publish
+    assert "1 not yet repaired" in publish

@@ -18,7 +18,7 @@ def test_a_window_says_so_where_hosts_clocks_disagree(apart_ms: int | None, said
     text = io.StringIO()
     Console(file=text, width=200).print(windows_table([window_of(window)]))
     assert "pending" in text.getvalue()
-    assert ("clocks 1.5 min apart" in text.getvalue()) == said
+    assert ("clock skew 1.5 min" in text.getvalue()) == said
 
 
 def test_a_window_says_where_messages_were_out_of_order() -> None:

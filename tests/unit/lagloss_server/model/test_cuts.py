@@ -63,12 +63,18 @@ def test_a_retrier_that_nodes_of_both_sides_use_makes_them_one() -> None:
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
-        ((SHOP, BARE.replace(", ids: new", ", contract: split"), STORE), "`ids: new` beside the `contract` of sum"),
-        ((SHOP, BARE.replace("new", "new, retries: r"), STORE), "a `contract` beside the `retries` of sum"),
-        ((BARE, STORE), "an incoming link of sum"),
-        ((SHOP, BARE, STORE, "    - {name: sum-new, to: [store]}\n"), "expected sum-new to be free"),
+        (
+            (SHOP, BARE.replace(", ids: new", ", contract: split"), STORE),
+            "`ids: new` for sum, since it has a `contract`",
+        ),
+        (
+            (SHOP, BARE.replace("new", "new, retries: r"), STORE),
+            "a `contract` for sum, since it has `ids: new` and `retries`",
+        ),
+        ((BARE, STORE), "a link into sum"),
+        ((SHOP, BARE, STORE, "    - {name: sum-new, to: [store]}\n"), "expected no node named sum-new"),
         ((SHOP, BARE.replace("new", "old"), STORE), "expected 'new', found 'old'"),
-        ((SHOP.replace("sum", "s" * 100), BARE.replace("sum", "s" * 100), STORE), "at most 96 characters"),
+        ((SHOP.replace("sum", "s" * 100), BARE.replace("sum", "s" * 100), STORE), "up to 96 characters"),
     ],
 )
 def test_a_cut_that_makes_no_sense_is_refused(nodes: tuple[str, ...], expected: str) -> None:
@@ -101,7 +107,7 @@ def test_a_tap_on_a_node_with_new_ids_is_of_the_side_whose_ids_its_records_have(
 
 
 def test_a_tap_whose_records_have_new_ids_needs_an_id_of_its_own() -> None:
-    with pytest.raises(BadDefinition, match="an `id`: no tap before it names one"):
+    with pytest.raises(BadDefinition, match="an `id`, since no preceding tap has one"):
         parse_definition(HEAD + TAPPED.lstrip("\n").replace("totals, id: key", "totals"))
 
 

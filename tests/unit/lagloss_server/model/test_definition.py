@@ -117,17 +117,17 @@ def test_a_sample_is_told_as_that_share_of_all_hashes_and_never_as_none(share: s
         (
             HEAD + "  nodes:\n    - {name: a}\n    - {name: b}\n",
             4,
-            "found none between a and b",
+            "found no links between a and b",
         ),
         (HEAD + "  nodes:\n    - {name: a, to: [x]}\n", 4, "found x"),
         (HEAD + "  nodes:\n    - {name: a, to: [b], copy: all}\n    - {name: b}\n", 4, "several next nodes"),
         (HEAD + "  nodes:\n    - {name: a.b}\n", 6, "spec.nodes[0].name: expected a name of 1 to 100 letters"),
         (HEAD + "  nodes:\n    - {name: a}\n    - {name: a}\n", 4, "found a twice"),
         (HEAD + "  nodes:\n    - {name: a, groop: g}\n", 6, "groop"),
-        (HEAD + "  nodes:\n    - {name: a, group: ''}\n", 6, "expected a group of 1 to 255 characters"),
+        (HEAD + "  nodes:\n    - {name: a, group: ''}\n", 6, "expected a group name of 1 to 255 characters"),
         (HEAD + "  nodes:\n    - {name: a, to: [b], group: g}\n    - {name: b, group: g}\n", 4, "found g at several"),
-        (HEAD + "  nodes:\n    - {name: a, queue: db-queue}\n", 6, "expected an http or https URL"),
-        (HEAD + "  nodes:\n    - {name: a, group: g, queue: 'http://q/1/g'}\n", 4, "at a, found both"),
+        (HEAD + "  nodes:\n    - {name: a, queue: db-queue}\n", 6, "expected an HTTP or HTTPS URL"),
+        (HEAD + "  nodes:\n    - {name: a, group: g, queue: 'http://q/1/g'}\n", 4, "for a, found both"),
         (HEAD + "  nodes: [{name: a\n", 6, "expected YAML"),
         ("[]", 1, "document: expected a mapping, found an empty list"),
         ("", 1, "document: expected a mapping, found null"),
@@ -143,7 +143,7 @@ def test_refusal_names_line_and_expectation(text: str, line: int, expected: str)
 def test_more_than_200_checkpoints_are_refused() -> None:
     names = [f"n{at}" for at in range(51)]
     nodes = "".join(f"    - {{name: {a}, to: [{b}]}}\n" for a, b in itertools.pairwise(names))
-    with pytest.raises(BadDefinition, match="at most 200 checkpoints, found 204"):
+    with pytest.raises(BadDefinition, match="up to 200 checkpoints, found 204"):
         parse_definition(HEAD + "  nodes:\n" + nodes + f"    - {{name: {names[-1]}}}\n")
 
 

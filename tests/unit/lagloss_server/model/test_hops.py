@@ -36,7 +36,7 @@ def test_the_hops_of_the_talks_example_add_up_in_the_order_of_the_flow() -> None
     graph = chain().graph
     path = hops.path_ms(hops.of_window(window_of(document(chain(), START, lags_ms=lags)), graph), graph)
     assert [(hop.label, value) for hop, value in path.items()] == [
-        ("until src takes it in", 1.0),
+        ("arrival at src", 1.0),
         ("process src", 1.0),
         ("queue src → mid", 1.0),
         ("process mid", 1.0),

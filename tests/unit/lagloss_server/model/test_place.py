@@ -84,7 +84,7 @@ def test_labels_of_stages_and_destinations(definition: Definition) -> None:
 
 def test_hops_are_named_as_charts_and_documents_have_them(definition: Definition) -> None:
     assert [(hop.label, hop.uid) for hop in hops(definition.graph)] == [
-        ("until src- takes it in", "arrival-None-src-"),
+        ("arrival at src-", "arrival-None-src-"),
         ("process src-", "process-None-src-"),
         ("queue src- → mid_1", "queue-src--mid_1"),
         ("process mid_1", "process-None-mid_1"),

@@ -64,5 +64,5 @@ def test_only_a_source_of_a_version_with_several_can_be_asked_for() -> None:
     demand_source(versions, "web")
     with pytest.raises(UsageError, match=r"expected a source of orders \(web, app\), found till"):
         demand_source(versions, "till")
-    with pytest.raises(UsageError, match="it has a single one"):
+    with pytest.raises(UsageError, match="it has a single source"):
         demand_source(versions[:1], "web")

@@ -105,9 +105,9 @@ def test_a_tapped_group_is_watched_as_any_other() -> None:
         ("{name: shop, taps: {out: {topic: orders, eventTime: $.at}}}", "taps.out: expected an `id`"),
         ("{name: shop, taps: {out: {topic: orders, id: key}}}", "taps.out: expected an `eventTime`"),
         ("{name: shop, taps: {out: {id: key}}}", "expected a `topic` or a `group`"),
-        ("{name: shop, taps: {in: {group: g}}}", "taps.in: expected a `topic` beside the group"),
+        ("{name: shop, taps: {in: {group: g}}}", "taps.in: expected a `topic` for the group"),
         ("{name: shop, taps: {out: {group: g}}}", "taps.out: expected a `topic`, found a group"),
-        ("{name: shop, taps: {out: commit}}", "taps.out: expected an `in` tap beside `out: commit`"),
+        ("{name: shop, taps: {out: commit}}", "taps.out: expected an `in` tap, since `out` is `commit`"),
         ("{name: shop, taps: {'out:nowhere': {topic: t}}}", "expected one of in, out, filtered, dead"),
     ],
 )
@@ -123,10 +123,10 @@ def test_a_schema_s_file_becomes_part_of_the_definition(tmp_path: Path) -> None:
     definition = load_definition(tmp_path / "orders.yaml")
     assert [tap.extraction.schema for tap in definition.taps] == [schema]
     assert Definition.model_validate(as_document(definition)) == definition
-    with pytest.raises(BadDefinition, match=r"taps\.out.*which `lagloss apply` would read"):
+    with pytest.raises(BadDefinition, match=r"taps\.out.*only `lagloss apply` reads schema files"):
         parse_definition(HEAD + node)
 
 
 def test_a_record_s_timestamp_is_not_inherited() -> None:
     shop = "{name: shop, to: [s], taps: {out: {topic: orders, id: key, eventTime: timestamp}}}"
-    assert "the tap before takes the record's timestamp" in problem(shop, "{name: s, taps: {out: {topic: o}}}")
+    assert "the preceding tap uses the record timestamp" in problem(shop, "{name: s, taps: {out: {topic: o}}}")

@@ -121,15 +121,15 @@ def test_protobuf_comes_compiled_where_the_registry_can_do_so(server: RegistrySe
 @pytest.mark.parametrize(
     ("answer", "detail"),
     [
-        ((500, {"error_code": 50001}), "the status 500"),
-        ((503, b"<html>"), "the status 503"),
-        ((429, {}), "the status 429"),
-        ((404, b"<html>no such page</html>"), "the status 404"),
-        ((404, {"detail": "NotFoundException: RESTEASY003210: …", "error_code": 404}), "the status 404"),  # Apicurio's
-        ((200, b"<html>"), "something that is no schema"),
-        ((200, []), "something that is no schema"),
-        ((200, {"schema": 7}), "something that is no schema"),
-        ((200, {"schema": "x", "references": [{"name": "a"}]}), "a reference without name, subject and version"),
+        ((500, {"error_code": 50001}), "status 500"),
+        ((503, b"<html>"), "status 503"),
+        ((429, {}), "status 429"),
+        ((404, b"<html>no such page</html>"), "status 404"),
+        ((404, {"detail": "NotFoundException: RESTEASY003210: …", "error_code": 404}), "status 404"),  # Apicurio's
+        ((200, b"<html>"), "a response that is not a schema"),
+        ((200, []), "a response that is not a schema"),
+        ((200, {"schema": 7}), "a response that is not a schema"),
+        ((200, {"schema": "x", "references": [{"name": "a"}]}), "a reference without a name, subject or version"),
     ],
 )
 def test_an_answer_that_is_none_is_an_outage_and_no_unknown_schema(
@@ -178,7 +178,7 @@ def test_a_number_that_no_registry_can_hold_is_no_outage(server: RegistryServer,
 def test_a_registry_that_is_away_is_an_outage() -> None:
     with registry_server() as gone:
         url = gone.url
-    with pytest.raises(RegistryUnreachable, match="cannot be asked"):
+    with pytest.raises(RegistryUnreachable, match="Cannot query the schema registry"):
         SchemaRegistry(RegistryConnection(url)).schema(1)
 
 
@@ -187,8 +187,12 @@ def test_credentials_go_along_and_a_refusal_names_them_but_no_secret(server: Reg
     server.answers["/schemas/ids/1"] = status, {"error_code": status}
     basic = RegistryConnection(server.url, username="ann", password="geheim")
     bearer = RegistryConnection(server.url, token="tok-secret")
-    for connection, who in ((basic, "user ann"), (bearer, "the token"), (RegistryConnection(server.url), "a client")):
-        with pytest.raises(RegistryRefuses, match=f"refuses {who}.*: it answers {status}") as raised:
+    for connection, who in (
+        (basic, "user ann"),
+        (bearer, "the token"),
+        (RegistryConnection(server.url), "an anonymous client"),
+    ):
+        with pytest.raises(RegistryRefuses, match=f"rejects {who}.*: it returned {status}") as raised:
             SchemaRegistry(connection).schema(1)
         assert not {"geheim", "tok-secret"} & set(str(raised.value).replace(":", " ").split())
         assert "secret" not in repr(connection)
@@ -202,7 +206,7 @@ def test_the_types_that_it_takes_are_asked_for(server: RegistryServer, registry:
     assert registry.kinds() == ["JSON", "AVRO"]
     for answer in ((404, b"<html>"), (200, {})):
         server.answers["/schemas/types"] = answer
-        with pytest.raises(RegistryUnreachable, match="it answers /schemas/types with"):
+        with pytest.raises(RegistryUnreachable, match="it answered /schemas/types with"):
             registry.kinds()
 
 
@@ -245,10 +249,10 @@ def test_the_environment_describes_the_registry_of_each_cluster(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("variables", "problem"),
-    [({"URL": "registry:8081"}, "URL is not http"), ({"URL": "http://ann:geheim@registry"}, "URL is not http"),
-     ({"URL": "http://r", "CA_LOCATION": "/nowhere/ca.pem"}, "CA_LOCATION names /nowhere/ca.pem, which cannot be read"),
-     ({"URL": "http://r", "TOKEN_FILE": "/nowhere/token"}, "TOKEN_FILE names /nowhere/token"),
-     ({"URL": "http://r", "PASSWORD": "a", "PASSWORD_FILE": "b"}, "PASSWORD is set, and")],
+    [({"URL": "registry:8081"}, "URL is not an http"), ({"URL": "http://ann:geheim@registry"}, "URL is not an http"),
+     ({"URL": "http://r", "CA_LOCATION": "/nowhere/ca.pem"}, "CA_LOCATION is /nowhere/ca.pem, which cannot be read"),
+     ({"URL": "http://r", "TOKEN_FILE": "/nowhere/token"}, "TOKEN_FILE is /nowhere/token"),
+     ({"URL": "http://r", "PASSWORD": "a", "PASSWORD_FILE": "b"}, "PASSWORD and")],
 )  # fmt: skip
 def test_a_variable_that_cannot_be_used_is_named_without_a_secret(variables: dict[str, str], problem: str) -> None:
     with pytest.raises(BadSetting, match=problem) as raised:

@@ -56,7 +56,7 @@ def test_one_that_hangs_shows_and_heals_by_itself() -> None:
         until(lambda: turns.problem() is None)
         server.goes.clear()
         until(lambda: turns.problem() is not None)
-        assert (turns.problem() or "").startswith("PostgreSQL has not answered for ")
+        assert (turns.problem() or "").startswith("PostgreSQL has not responded for ")
         server.goes.set()
         until(lambda: turns.problem() is None)
     assert (server.connections, server.closed) == (1, 1)

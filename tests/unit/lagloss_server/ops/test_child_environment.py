@@ -106,7 +106,7 @@ def test_a_token_of_the_sdk_may_come_from_a_file(tmp_path: Path, monkeypatch: py
 
     monkeypatch.delenv("LAGLOSS_KAFKA_BOOTSTRAP", raising=False)
     monkeypatch.setenv(f"{TOKEN_VARIABLE}_FILE", str(tmp_path / "token"))
-    with pytest.raises(BadSetting, match="LAGLOSS_COLLECTOR_TOKEN_FILE names"):
+    with pytest.raises(BadSetting, match="LAGLOSS_COLLECTOR_TOKEN_FILE is "):
         Emitter("clicks", "src", collector="http://127.0.0.1:9")
     (tmp_path / "token").write_text("lagloss_x_y\n")
     Emitter("clicks", "src", collector="http://127.0.0.1:9").close(0)

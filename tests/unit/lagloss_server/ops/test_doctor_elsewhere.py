@@ -128,7 +128,9 @@ def test_the_brokers_jars_are_needed_only_where_a_broker_is_run(
         return check
 
     elsewhere = in_a_container(tmp_path, NOWHERE)
-    assert found(elsewhere) == Check("jars", "ok", f"{len(jars.SPARK.locked())} as locked in {tmp_path}/jars")
+    assert found(elsewhere) == Check(
+        "jars", "ok", f"{len(jars.SPARK.locked())} jars in {tmp_path}/jars match jars.lock"
+    )
     assert found(Settings(data_dir=tmp_path)).verdict == "fail"
     (tmp_path / "jars" / "broker").mkdir(parents=True)  # half-fetched
     assert found(elsewhere).verdict == "fail"
@@ -147,5 +149,5 @@ def test_a_broker_that_is_too_busy_for_a_topic_is_a_finding_and_no_traceback(mon
 
     monkeypatch.setattr(doctor, "TIMEOUT_S", 0.01)
     check = doctor._check_kafka_clock("127.0.0.1:9", Busy())  # type: ignore[arg-type]
-    assert (check.name, check.verdict) == ("clock of Kafka", "warn")
-    assert "no answer within" in check.finding
+    assert (check.name, check.verdict) == ("Kafka clock", "warn")
+    assert "no response within" in check.finding

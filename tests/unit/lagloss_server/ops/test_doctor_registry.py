@@ -25,7 +25,7 @@ def test_a_registry_that_answers_is_well_and_one_that_is_away_is_not(monkeypatch
         assert doctor.run(Settings()) == [Check("schema registry", "ok", f"{server.url}: JSON, AVRO")]
     (found,) = doctor.run(Settings())
     assert (found.name, found.verdict) == ("schema registry", "fail")
-    assert "cannot be asked" in found.finding
+    assert "Cannot query the schema registry" in found.finding
     assert "Check LAGLOSS_SCHEMA_REGISTRY_URL" in found.what_to_do
 
 

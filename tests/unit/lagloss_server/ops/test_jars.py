@@ -57,7 +57,7 @@ def test_a_half_downloaded_jar_is_replaced_and_told(root: Path, registry: Regist
     told: list[str] = []
     jars.ensure(lambda line, done, total: told.append(line))
     assert (root / "spark" / "b-2.jar").read_bytes() == b"jar b"
-    assert told == ["b-2.jar is damaged (half-downloaded?): fetching it again"]
+    assert told == ["b-2.jar is damaged, possibly an interrupted download: downloading it again"]
 
 
 def test_a_jar_that_is_not_the_locked_one_is_refused_and_not_kept(root: Path, registry: Registry) -> None:
@@ -109,7 +109,7 @@ def test_a_folder_of_jars_that_another_user_filled_is_used_as_it_is(
     monkeypatch.setattr(jars, "_locked", denied)  # root in CI may write anywhere
     jars.ensure()
     (root / "spark" / "b-2.jar").write_bytes(b"jar")
-    with pytest.raises(JarsNotFetched, match="cannot be written"):
+    with pytest.raises(JarsNotFetched, match="cannot write"):
         jars.ensure()
 
 

@@ -51,7 +51,7 @@ def test_an_old_python_is_refused(
     monkeypatch.setattr(sys, "version", "3.9.18 (main)")
     code, said = set_up(capsys, tmp_path)
     assert code == 3
-    assert "Python 3.11 or newer is needed, found 3.9.18" in said
+    assert "Expected Python 3.11 or newer, found 3.9.18" in said
     assert "make setup PYTHON=path" in said
 
 
@@ -60,7 +60,7 @@ def test_an_old_python_is_refused(
     [
         ('openjdk version "11.0.2" 2019-01-15', "Java 11 at"),
         ('java version "1.8.0_392"', "Java 8 at"),
-        ("not a Java", "which does not run"),
+        ("not a Java", "which cannot be run"),
     ],
 )
 def test_an_old_java_is_refused(
@@ -83,7 +83,7 @@ def test_a_full_disk_is_noticed(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**10, 10**10 - 10**9, 10**9))
     code, said = set_up(capsys, tmp_path / "not" / "there" / "yet")
     assert code == 3
-    assert f"3.5 GB of free disk are needed in {tmp_path}/not/there/yet, found 1.0" in said
+    assert f"Expected 3.5 GB of free disk space in {tmp_path}/not/there/yet, found 1.0" in said
 
 
 def test_a_port_that_is_taken_is_noticed(
@@ -94,9 +94,9 @@ def test_a_port_that_is_taken_is_noticed(
         monkeypatch.setenv("LAGLOSS_DASHBOARD_PORT", str(port))
         code, said = set_up(capsys, tmp_path)
         assert code == 3
-        assert f"Port {port} (LAGLOSS_DASHBOARD_PORT) is taken" in said
+        assert f"Port {port} (LAGLOSS_DASHBOARD_PORT) is used by another process" in said
         with (
-            pytest.raises(PortInUse, match=f"the dashboard should listen on port {port}"),
+            pytest.raises(PortInUse, match=f"the dashboard cannot listen on port {port}"),
             ServiceStack(Settings(data_dir=tmp_path), print),
         ):
             pass
@@ -130,7 +130,7 @@ def test_too_little_memory_is_refused_before_anything_is_started(
 ) -> None:
     monkeypatch.setattr(machine, "memory_mb", lambda: 1004)
     with (
-        pytest.raises(MachineTooSmall, match=r"3\.5 GB of memory are needed, found 1\.0"),
+        pytest.raises(MachineTooSmall, match=r"Expected at least 3\.5 GB of memory, found 1\.0"),
         ServiceStack(Settings(data_dir=tmp_path), print),
     ):
         pass

@@ -123,7 +123,7 @@ def test_a_service_that_dies_is_started_again_and_said(tmp_path: Path) -> None:
     first.wait()
     wait_until(lambda: service.tend(said.append) or service.process is not first)
     assert service.process.poll() is None
-    assert "web died (SIGKILL), restarting it in 1 s" in said[0]
+    assert "web died (SIGKILL); restarting it in 1 s" in said[0]
     stop_all([service])
     assert service.process.poll() is not None
 
@@ -139,7 +139,7 @@ def test_a_service_that_never_lives_ends_the_start_with_its_last_words(
 
 def test_every_error_has_an_exit_code_of_the_contract_and_survives_pickling() -> None:
     assert str(pickle.loads(pickle.dumps(PortInUse(server="Kafka", port=1)))).startswith(
-        "Kafka should listen on port 1"
+        "Kafka cannot listen on port 1"
     )
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, LaglossError):

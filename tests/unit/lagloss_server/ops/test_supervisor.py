@@ -124,7 +124,7 @@ def test_one_that_hangs_is_ended_and_started_again_with_a_line_each(service: Ser
     else:
         (tmp_path / "status").write_text("503")
     lines = tended_until_restarted(service)
-    assert lines[0] == f"svc hangs: {service.live_url} does not answer 200; ending it"
+    assert lines[0] == f"svc hangs: {service.live_url} does not return 200; stopping it"
     assert "restarting it" in lines[1]
     assert service.process is not process
     (tmp_path / "status").write_text("200")

@@ -62,7 +62,7 @@ def test_a_run_processes_its_data_interval_or_the_whole_span_before_it(
 def test_a_run_that_was_cleared_took_what_its_last_attempt_did_and_counts_in_no_median() -> None:
     tries = [attempt("aggregate", 1, "success", 0, 9), attempt("publish", 4, "success", 30, 31)]
     cleared = replace(run(12, "success", 31, *tries), started_ms=tries[1].started_ms)
-    assert (cleared.is_rerun, cleared.duration_words) == (True, "1 min (again)")
+    assert (cleared.is_rerun, cleared.duration_words) == (True, "1 min (rerun)")
     whole = run(13, "success", 10, attempt("aggregate", 1, "success", 0, 10, 13 * HOUR_S))
     assert (whole.is_rerun, whole.duration_words) == (False, "10 min")
     assert stats_of(JOB, [cleared, whole], 14 * HOUR_S).median_s == 600
@@ -78,10 +78,10 @@ def test_a_run_that_failed_after_its_job_says_so() -> None:
     failed = run(12, "failed", 8, *tries)
     assert why_bad(JOB, failed) == "publish and 1 more failed after 2 tries although aggregate succeeded"
     hidden = replace(failed, state="success", tries=tuple(tries[:2]))
-    assert why_bad(JOB, hidden) == "publish failed although aggregate succeeded, and the run counts as a success"
+    assert why_bad(JOB, hidden) == "publish failed although aggregate succeeded, but the run counts as a success"
     own = run(12, "failed", 8, attempt("aggregate", 1, "failed", 0, 3))
     assert why_bad(JOB, own) == "aggregate failed"
-    assert why_bad(JOB, run(12, "failed")) == "scores failed, no task of it is known to have"
+    assert why_bad(JOB, run(12, "failed")) == "scores failed, but no failed task was reported"
 
 
 def test_a_task_that_succeeded_at_last_is_no_failure() -> None:

@@ -37,7 +37,7 @@ def test_what_is_lost_within_the_sla_is_not_waited_for() -> None:
 def test_a_message_on_the_way_is_waited_for_only_where_it_is() -> None:
     stands: dict[str, Any] = {"until_ms": {"mid.in": START_MS}}
     assert (judged(worked_case(**stands)).state, judged(worked_case(**stands), "src").state) == ("waiting", "whole")
-    assert judged(worked_case(**stands)).why == "1 message on the way"
+    assert judged(worked_case(**stands)).why == "1 message in flight"
 
 
 def test_minutes_that_are_not_closed_and_incomplete_evidence_are_waited_for() -> None:

@@ -169,7 +169,7 @@ def test_what_a_process_has_set_aside_is_replaced_kind_by_kind() -> None:
     assert aside.health_note() == "ok"
     aside.replace("definition", [UnreadableRow("definition", "orders", "3", "no")])
     aside.replace("silence", [UnreadableRow("silence", "", "7d1c", "neither")])
-    assert aside.health_note() == "ok; set aside: definition orders/3 (no), silence 7d1c (neither)"
+    assert aside.health_note() == "ok; unreadable: definition orders/3 (no), silence 7d1c (neither)"
     assert aside.counts() == {"definition": 1, "silence": 1}
     aside.replace("definition", [])
     assert aside.counts() == {"silence": 1}

@@ -112,7 +112,7 @@ def test_a_span_that_divides_hours_or_days_has_a_schedule(dag: Any, minutes: int
 
 @pytest.mark.parametrize("minutes", [0, 7, 90, 300])
 def test_any_other_span_is_refused(dag: Any, minutes: int) -> None:
-    with pytest.raises(ValueError, match="expected a span that divides an hour"):
+    with pytest.raises(ValueError, match="expected a duration that divides an hour"):
         dag.module.cron_of(timedelta(minutes=minutes))
 
 

@@ -34,7 +34,7 @@ def test_a_fault_holds_from_soon_on_until_it_ends(settings: BatchSettings) -> No
 def test_a_fault_that_is_none_is_refused_in_one_sentence(settings: BatchSettings) -> None:
     done = CliRunner().invoke(app, ["fault", "explode:0.5"])
     assert done.exit_code == EXIT_USAGE
-    assert "found it in 'explode:0.5'" in done.stderr
+    assert "found none in 'explode:0.5'" in done.stderr
     assert not settings.faults_path.exists()
 
 

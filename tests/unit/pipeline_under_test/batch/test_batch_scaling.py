@@ -104,7 +104,7 @@ def test_a_scaler_tends_its_group_always_and_looks_at_the_queue_once_per_second(
         scaler.step()
     assert (group.tended, group.wanted, len(scaler.samples)) == (3, 4, 1)
     assert scaler.samples[0].visible == 7
-    assert scaler.reasons == ["3 -> 4: 7 messages wait"]
+    assert scaler.reasons == ["3 -> 4: 7 messages are waiting"]
 
 
 def test_a_queue_that_does_not_answer_changes_nothing() -> None:

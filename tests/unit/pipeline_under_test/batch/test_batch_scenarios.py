@@ -36,13 +36,16 @@ def test_the_repository_has_all_the_scenarios_that_are_promised() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('faults:\n  - {at: 5m, for: 1s, fault: "truncate:1"}\n', "expected a time before the load's end, found 300s"),
+        (
+            'faults:\n  - {at: 5m, for: 1s, fault: "truncate:1"}\n',
+            "expected a time before the end of the load, found 300s",
+        ),
         ('faults:\n  - {hour: 3, task: "task:publish"}\n', "expected one of 2 hours, found 3"),
         ("faults:\n  - {at: 1s, for: 1s, fault: explode}\n", "expected lose|duplicate:notification:SHARE"),
         ('faults:\n  - {hour: 1, task: "task:whole"}\n', "expected task:NAME"),
         ("faults:\n  - {at: 1s, redrive: landing}\n", "expected one of db-import, index-import"),
         ("expect:\n  lost:\n    link a->b: {min: 1}\n", "expected one of the places"),
-        ("until: tomorrow\n", "until: expected one of the keys"),
+        ("until: tomorrow\n", "until: expected one of these keys:"),
     ],
 )
 def test_a_bad_file_is_refused_with_what_was_expected(text: str, expected: str) -> None:

@@ -30,9 +30,9 @@ def test_an_hour_without_a_run_or_a_publication_differs() -> None:
 
 def test_a_failed_try_that_only_one_of_both_knows_differs() -> None:
     assert list(run_differences(TRUTH, [run("success", THEN)], {HOUR: 9})) == [
-        f"try 1 of publish of hour {HOUR} failed only in the ledger"
+        f"attempt 1 of publish for hour {HOUR} failed only according to the ledger"
     ]
     other = TaskTry("load", 1, "failed")
     assert list(run_differences(TRUTH, [run("success", FAILED, THEN, other)], {HOUR: 9})) == [
-        f"try 1 of load of hour {HOUR} failed only in lagloss"
+        f"attempt 1 of load for hour {HOUR} failed only according to lagloss"
     ]

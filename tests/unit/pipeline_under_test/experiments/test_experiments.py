@@ -55,8 +55,8 @@ def test_ingest_says_for_each_number_of_brokers_what_each_size_of_a_request_came
     }
     found = ingest.figures(runs)
     assert len(found) == len(runs)
-    assert found["3 brokers, 3 copies, 1 in a request"]["events_per_s"] == 333
-    assert {"1 broker, 1 copy", "3 brokers, 3 copies", "100", "333"} <= words_of(ingest.chart(runs))
+    assert found["3 brokers, 3 replicas, 1 per request"]["events_per_s"] == 333
+    assert {"1 broker, 1 replica", "3 brokers, 3 replicas", "100", "333"} <= words_of(ingest.chart(runs))
 
 
 # -- expel --------------------------------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ def test_expel_shows_each_size_of_a_batch_with_each_number_of_requests_at_a_time
     runs = {
         (batch, many): expel.ExpelRun(17.0 * batch * many, 0.2, (0, 0)) for batch in (1, 10, 50) for many in (1, 4, 16)
     }
-    assert expel.figures(runs)["10 in a request, 4 at a time"]["events_per_s"] == 680
-    assert {"1 request at a time", "16 requests at a time", "13600"} <= words_of(expel.chart(runs))
+    assert expel.figures(runs)["10 per request, 4 in parallel"]["events_per_s"] == 680
+    assert {"1 parallel request", "16 parallel requests", "13600"} <= words_of(expel.chart(runs))
 
 
 # -- retry --------------------------------------------------------------------------------------------------------

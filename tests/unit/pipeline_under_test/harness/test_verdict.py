@@ -158,8 +158,8 @@ def test_a_duplicate_that_the_ledger_does_not_know_is_a_difference_and_the_other
         ({"messages": 5}, ["number of messages"]),
         ({"lost": {"min": 0, "max": 1}}, ["number of lost", "number of pending"]),
         ({"pending": 1}, ["number of pending"]),
-        ({"links": []}, [f"number of lost at {LINK}"]),
-        ({"nodes": [{"name": "conn-ga", "lost": {"min": 1, "max": 1}}]}, [f"number of lost at {NODE}"]),
+        ({"links": []}, [f"number of messages lost at {LINK}"]),
+        ({"nodes": [{"name": "conn-ga", "lost": {"min": 1, "max": 1}}]}, [f"number of messages lost at {NODE}"]),
     ],
 )
 def test_a_window_whose_numbers_are_not_those_of_its_blocks_differs(changes: dict[str, Any], what: list[str]) -> None:
@@ -189,7 +189,9 @@ def test_what_is_lost_perhaps_at_a_node_that_died_is_lost_to_the_ledger_and_else
     more = measured_of(kinds, unsure | {"reasons": ["crash:conn-ga"], "lost": {"min": 0, "max": 3}}, lost="perhaps")
     assert told(verdict_on(truth_of(kinds), more)).keys() == {"number of pending"}
     alive = measured_of(kinds, unsure, lost="perhaps")
-    assert {"lost", "number of lost", f"number of lost at {NODE}"} <= told(verdict_on(truth_of(kinds), alive)).keys()
+    assert {"lost", "number of lost", f"number of messages lost at {NODE}"} <= told(
+        verdict_on(truth_of(kinds), alive)
+    ).keys()
 
 
 def test_what_nobody_answered_for_may_or_may_not_have_come_in() -> None:
@@ -206,7 +208,7 @@ def test_what_was_changed_on_the_way_is_counted_by_link() -> None:
     truth.add([LedgerEntry("corrupted", "m0", START_S * 1000, TO_GA)])
     link = {"from": "event-router", "to": "conn-ga", "corrupted": 1, "lost": {"min": 0, "max": 0}}
     assert verdict_on(truth, measured_of(["delivered to both"], {"links": [link]})).agrees
-    assert list(told(verdict_on(truth, measured_of(["delivered to both"])))) == ["number of corrupted"]
+    assert list(told(verdict_on(truth, measured_of(["delivered to both"])))) == ["number of corrupted messages"]
 
 
 @pytest.mark.parametrize("changes", [{"state": "open"}, {"pending": 1}, {"verdict": "unknown"}])

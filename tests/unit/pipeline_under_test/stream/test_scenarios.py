@@ -63,14 +63,18 @@ def test_lagloss_is_told_the_scenarios_grace_and_patience() -> None:
     [
         ("faults:\n  - {at: 1s, fault: explode}\n", 5, "expected lose:link:A->B:SHARE"),
         ("faults:\n  - {at: 1s, fault: 7}\n", 5, "expected lose:link:A->B:SHARE"),
-        ("faults:\n  - {at: 1s, fault: 'crash:conn-ga'}\n  - {at: 2m, fault: 'crash:conn-ga'}\n", 6, "the load's end"),
+        (
+            "faults:\n  - {at: 1s, fault: 'crash:conn-ga'}\n  - {at: 2m, fault: 'crash:conn-ga'}\n",
+            6,
+            "the end of the load",
+        ),
         ("faults:\n  - {at: 1s, fault: 'broker:kill:2'}\n", 5, "expected `run: {brokers: 3}`"),
         ("faults:\n  - {at: soon, fault: 'crash:conn-ga'}\n", 5, "expected a duration"),
         ("run: {brokers: 2}\n", 4, "expected 1 or 3, found 2"),
         ("expect:\n  lost:\n    link a->b: {count: {min: 1}}\n", 6, "expected one of the places"),
         (f"expect:\n  lost:\n    {LINK}: {{}}\n", 6, "expected either count or share"),
         ("expect:\n  verdicts: [fine]\n", 5, "expect.verdicts[0]: expected 'ok'"),
-        ("until: tomorrow\n", 4, "until: expected one of the keys"),
+        ("until: tomorrow\n", 4, "until: expected one of these keys:"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_line_and_what_was_expected(text: str, line: int, expected: str) -> None:

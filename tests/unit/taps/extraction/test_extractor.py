@@ -283,9 +283,9 @@ def test_a_bare_message_is_read_by_the_name_of_its_type() -> None:
 @pytest.mark.parametrize(
     ("others", "problem"),
     [({"format": "xml"}, "expected a format of auto, json, avro, protobuf, text, found 'xml'"),
-     ({"schema": AVRO}, "expected a schema only with the format avro or protobuf, found it with auto"),
-     ({"format": "protobuf", "message": "Order"}, "expected the name of a message only with"),
-     ({"format": "text"}, "expected `[$]` alone")],
+     ({"schema": AVRO}, "expected a schema only with the format avro or protobuf, found format auto"),
+     ({"format": "protobuf", "message": "Order"}, "expected `message` only with"),
+     ({"format": "text"}, "expected only `[$]`")],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_refused(others: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):

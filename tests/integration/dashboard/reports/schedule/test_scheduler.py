@@ -102,7 +102,7 @@ def test_a_report_is_mailed_when_it_is_due_and_once(store: Store, mailbox: Mailb
 def test_a_schedule_that_is_new_does_not_mail_the_time_before_it(store: Store, mailbox: Mailbox) -> None:
     scheduler(store, reports(mailbox))
     scheduler(store, reports(mailbox)).look(MONDAY - 1)
-    assert runs(store) == [(MONDAY - WEEK_S, "skipped", 0, "it was due before the schedule was known")]
+    assert runs(store) == [(MONDAY - WEEK_S, "skipped", 0, "it was due before the schedule was added")]
     later = scheduler(store, reports(mailbox, rrule="FREQ=WEEKLY;BYDAY=SU"))
     later.look(MONDAY - 1)
     assert mailbox.mails == []
@@ -130,7 +130,7 @@ def test_a_recipient_that_is_put_off_gets_it_later_and_the_others_not_again(stor
     scheduler(store, reports(mailbox, ADA, BOB)).look(MONDAY + SOON_S)
     due, outcome, attempts, error = runs(store)[-1]
     assert (due, outcome, attempts) == (MONDAY, None, 1)
-    assert error == f"1 of 2 recipients were not reached: {BOB}: 450 4.2.0 greylisted"
+    assert error == f"the mail server rejected 1 of 2 recipients: {BOB}: 450 4.2.0 greylisted"
 
     mailbox.answers = {}
     scheduler(store, reports(mailbox, ADA, BOB)).look(MONDAY + SOON_S)  # another process
@@ -171,7 +171,7 @@ def test_a_receiver_that_the_alerter_gets_later_has_the_report_then(store: Store
     know_receivers(store, chat="slack")
     file = reports(mailbox, to=[], receivers=["chat", "hook"])
     scheduler(store, file).look(MONDAY + SOON_S)
-    assert runs(store)[-1][3] == "receiver hook: the alerter that leads has none of this name"
+    assert runs(store)[-1][3] == "receiver hook: the active alerter has no receiver of this name"
     know_receivers(store, hook="webhook")
     scheduler(store, file).look(MONDAY + SOON_S)
     assert [each[0] for each in queued(store)] == ["chat", "hook"]
@@ -184,7 +184,7 @@ def test_a_receiver_that_only_pages_fails_the_run_and_the_others_have_it(store: 
     scheduler(store, reports(mailbox, receivers=["chat", "pager"])).look(MONDAY + SOON_S)
     assert [each[0] for each in queued(store)] == ["chat"]
     assert len(mailbox.mails) == 1
-    error = "receiver pager is pagerduty; reports go to slack, webhook, apprise"
+    error = "receiver pager is of kind pagerduty; reports can go to slack, webhook, apprise"
     assert runs(store)[-1] == (MONDAY, "failed", 1, error)
 
 
@@ -219,7 +219,7 @@ def test_a_refusal_for_good_is_kept_with_its_error(store: Store, mailbox: Mailbo
     weekly = scheduler(store, reports(mailbox))
     weekly.look(MONDAY + SOON_S)
     weekly.look(MONDAY + SOON_S)
-    error = f"1 of 1 recipients were not reached: {ADA}: 550 5.1.1 no such user"
+    error = f"the mail server rejected 1 of 1 recipients: {ADA}: 550 5.1.1 no such user"
     assert runs(store)[-1] == (MONDAY, "failed", 1, error)
 
 
@@ -232,7 +232,7 @@ def test_what_is_put_off_for_a_day_is_given_up(store: Store, mailbox: Mailbox) -
     _, outcome, attempts, error = runs(store)[-1]
     assert (outcome, attempts) == ("failed", 2)
     assert error is not None
-    assert error.startswith("given up after 2 attempts in a day; the last: 1 of 1 recipients were not reached")
+    assert error.startswith("gave up after 2 attempts in a day; last error: the mail server rejected 1 of 1 recipients")
 
 
 def test_a_dashboard_that_dies_between_claim_and_mail_leaves_it_to_the_next(store: Store, mailbox: Mailbox) -> None:
@@ -287,7 +287,9 @@ def test_one_that_is_still_put_off_when_the_next_is_due_is_given_up(store: Store
     (first, second) = runs(store)[-2:]
     assert first[:2] == (MONDAY, "failed")
     assert first[3] is not None
-    assert first[3].startswith("not sent before the next one was due; the last: 1 of 1 recipients")
+    assert first[3].startswith(
+        "not sent before the next one was due; the last: the mail server rejected 1 of 1 recipients"
+    )
     assert second[:2] == (MONDAY + WEEK_S, "sent")
 
 
@@ -302,7 +304,7 @@ def test_it_waits_for_the_windows_of_its_range(store: Store, mailbox: Mailbox) -
             store_window(connection, document(chain(), start), start)
     weekly.look(MONDAY + SOON_S)
     ((_, mail),) = mailbox.mails
-    assert "not all closed" not in told(mail)
+    assert "closed yet" not in told(mail)
 
 
 def test_it_waits_for_the_grace_of_windows_that_end_when_it_is_due(store: Store, mailbox: Mailbox) -> None:
@@ -321,13 +323,13 @@ def test_after_some_hours_it_says_that_windows_are_not_closed(store: Store, mail
     change(store, f"UPDATE report_run SET created_at = created_at - make_interval(secs => {WAIT_AT_MOST_S})")
     weekly.look(MONDAY + SOON_S)
     ((_, mail),) = mailbox.mails
-    assert "Windows of this range are not all closed yet of chain." in told(mail)
+    assert "Not all windows of this range are closed yet for chain." in told(mail)
 
 
 def test_a_pipeline_that_is_gone_is_told_beside_the_others(store: Store, mailbox: Mailbox) -> None:
     scheduler(store, reports(mailbox, pipelines=["gone", "chain"]), make=None).look(MONDAY + SOON_S)
     ((_, mail),) = mailbox.mails
-    assert "gone: no report\nNo pipeline is called gone" in told(mail)
+    assert "gone: no report\nNo pipeline is named gone" in told(mail)
     assert len(list(mail.iter_attachments())) == 1
 
 
@@ -336,7 +338,7 @@ def test_a_mistake_in_making_it_is_tried_again(store: Store, mailbox: Mailbox) -
         raise RuntimeError
 
     scheduler(store, reports(mailbox), fails).look(MONDAY + SOON_S)
-    assert runs(store)[-1] == (MONDAY, None, 1, "it could not be made (RuntimeError)")
+    assert runs(store)[-1] == (MONDAY, None, 1, "the report could not be created (RuntimeError)")
     scheduler(store, reports(mailbox)).look(MONDAY + SOON_S)
     assert len(mailbox.mails) == 1
 

@@ -76,7 +76,7 @@ def test_an_incident_leads_to_its_page_its_window_and_its_runbook_in_the_viewers
 def test_an_operator_can_take_it_and_a_viewer_sees_a_button_that_says_why_not() -> None:
     assert "do=acknowledge" in drawn(OpenIncident(incident()), OPERATOR)
     assert "do=" not in drawn(OpenIncident(incident()), VIEWER)
-    assert "only operators may" in drawn(OpenIncident(incident()), VIEWER)
+    assert "operators only" in drawn(OpenIncident(incident()), VIEWER)
     taken = OpenIncident(incident(acknowledged_at=NOW, acknowledged_by="ann"))
     assert "do=acknowledge" not in drawn(taken)
     assert "acknowledged by ann at " in drawn(taken)

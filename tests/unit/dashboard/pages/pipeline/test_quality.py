@@ -43,7 +43,7 @@ def test_each_stage_has_its_four_qualities_beside_their_targets() -> None:
         "✖ 1.96 % ≤ 1 %",
         "○ 4 s no target",
     ]
-    assert cells(page, "node snk") == ["? not known ≤ 1 %", "–", "? not known ≤ 1 %", "✖ 6 min ≤ 5 min"]
+    assert cells(page, "node snk") == ["? unknown ≤ 1 %", "–", "? unknown ≤ 1 %", "✖ 6 min ≤ 5 min"]
 
 
 def test_a_value_leads_to_the_minute_in_which_it_was_worst() -> None:

@@ -18,7 +18,7 @@ def test_the_reasons_of_a_span_are_shown_with_those_that_are_not_known() -> None
     sums = CheckpointSums(Sketch(), beacons=25, distinct=25)
     total = of_rollup(Rollup(checkpoints={"mid.filtered": sums}, reasons=REASONS), START_S, 3_600, chain().graph)
     cells = [each.children for each in reasons_box(total)._traverse() if isinstance(each, dmc.TableTd)]
-    assert cells == ["mid", "filtered", "no consent", "20", "mid", "filtered", "not known", "5"]
+    assert cells == ["mid", "filtered", "no consent", "20", "mid", "filtered", "unknown", "5"]
     assert total.document()["reasons_by_node"] == REASONS
 
 

@@ -96,7 +96,7 @@ def test_the_caption_says_what_the_panels_show() -> None:
         "3 minutes: 1 OK, 1 LOSS, 1 OPEN; highest E2E p95 1.2 s at 2026-11-21 17:41; highest loss 3 % at "
         "2026-11-21 17:41"
     )
-    assert pipeline_parts.describe_panels(series(), TERMS, Zone.named(None)) == "nothing is known of this span"
+    assert pipeline_parts.describe_panels(series(), TERMS, Zone.named(None)) == "no data for this range"
 
 
 def test_the_worst_minutes_are_those_with_most_loss_then_without_a_verdict_or_late() -> None:

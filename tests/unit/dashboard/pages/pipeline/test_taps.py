@@ -51,14 +51,14 @@ def test_a_tap_that_is_behind_says_by_how_much_and_what_it_did_not_read() -> Non
     )
     for part in (
         *("waiting", "no answer <b>", "group sink", "of topic orders on east", "commits polled", "25 h behind"),
-        *("5 left out by its filter", "6 of minutes before its first", "7 deleted before they were read"),
-        *("12 no_id", "3@4711", "when it was asked"),
+        *("5 excluded by its filter", "6 from before its first minute", "7 deleted before being read"),
+        *("12 no_id", "3@4711", "at the time of the poll"),
     ):
         assert part in text, part
 
 
 def test_how_commits_are_learned_is_said_of_groups_alone() -> None:
-    assert "commits by their log" in shown(TapStatus(GROUP, TapState.READING, "log"))
+    assert "commits read from the log" in shown(TapStatus(GROUP, TapState.READING, "log"))
     assert "commits" not in shown(TapStatus(TOPIC, TapState.READING)).replace("a consumer group's commits", "")
 
 

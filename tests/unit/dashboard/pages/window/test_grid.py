@@ -47,7 +47,7 @@ def test_a_message_without_a_name_is_shown_by_its_hash_and_leads_to_its_page() -
     )
     row = missing_row(missing, read(), Address("/", {"zone": "Asia/Tokyo"}))
     assert (row["message"], row["place"]) == ("00000000000000ff", "link src → mid, node mid")
-    assert (row["fate"], row["seen"]) == ("perhaps lost", "17:40:00.007")
+    assert (row["fate"], row["seen"]) == ("possibly lost", "17:40:00.007")
     assert "id=00000000000000ff" in row["href"]
     assert "zone=Asia/Tokyo" in row["href"]
 

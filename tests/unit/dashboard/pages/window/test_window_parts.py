@@ -42,7 +42,7 @@ def test_reasons_come_most_frequent_first_and_the_unknown_are_counted() -> None:
     known = {"mid": {"filtered": {"no consent": 25}}, "snk": {"dead": {"x" * 200: 3}}}
     found = cells(reasons_part(window_of(window(reasons_by_node=known))))
     assert found[:8] == ["mid", "filtered", "no consent", "25", "snk", "dead", f"{'x' * 99}…", "3"]
-    assert found[8:] == ["snk", "dead", "not known", "2"]
+    assert found[8:] == ["snk", "dead", "unknown", "2"]
 
 
 def test_the_talks_table_has_a_column_of_messages_out_of_order_only_if_there_are_some() -> None:
@@ -59,9 +59,9 @@ def test_the_talks_table_has_a_column_of_messages_out_of_order_only_if_there_are
 
 def test_where_no_beacon_was_read_the_table_says_why_reasons_are_not_known() -> None:
     shown = reasons_part(window_of(window(reasons_by_node=None)))
-    assert cells(shown)[2::4] == ["not known", "not known"]
-    assert "tallies prove" in parts_of(shown, dmc.Text)[-1].children
-    assert reasons_part(window_of(document(chain(), START_S))).children == "None was."
+    assert cells(shown)[2::4] == ["unknown", "unknown"]
+    assert "proven by tallies" in parts_of(shown, dmc.Text)[-1].children
+    assert reasons_part(window_of(document(chain(), START_S))).children == "None."
 
 
 def test_the_matrix_has_a_column_of_what_held_late_messages_only_if_there_are_some() -> None:

@@ -98,15 +98,15 @@ def test_csv_has_a_row_a_stretch_and_no_formulas() -> None:
 def test_a_destination_that_delivers_by_commits_says_so_in_every_form(name: str) -> None:
     by_commit = replace(report("chain"), committed_by={"snk": "chain.snk"})
     said, other = (render(made, name).decode() for made in (by_commit, report("chain")))  # type: ignore[arg-type]
-    line = "snk: delivered = committed by the group chain.snk."
+    line = "snk: delivered once the consumer group chain.snk has committed."
     if name == "json":
         assert [json.loads(text)["committed_by"] for text in (said, other)] == [{"snk": "chain.snk"}, {}]
     elif name == "csv":
         rows = list(csv.DictReader(io.StringIO(said)))
         assert [row["committed_by"] for row in rows] == ["chain.snk"] * 2 + [""] * (len(rows) - 2)
-        assert "committed by" not in other
+        assert "has committed" not in other
     else:
-        assert (said.replace("\\", "").count(line), other.count("delivered = ")) == (1, 0)
+        assert (said.replace("\\", "").count(line), other.count("has committed")) == (1, 0)
 
 
 def test_json_holds_every_figure_and_where_its_windows_are() -> None:
@@ -143,7 +143,7 @@ def test_all_forms_tell_the_same_numbers() -> None:
             "96 % – 96.2 %",
             "2026-W46",
             "2026-W45",
-            "NOT KNOWN",
+            "UNKNOWN",
             "link src",
         ):
             assert said in text, (form, said)

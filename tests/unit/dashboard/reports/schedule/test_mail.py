@@ -16,7 +16,7 @@ SENDER = "lagloss <lagloss@l.example>"
 KEPT = ReportPart(
     "clicks",
     "✔ MET",
-    ("Loss MET: 0.1 % lost.", "Not known: 3 minutes."),
+    ("Loss MET: 0.1 % lost.", "Unknown: 3 minutes."),
     "https://lagloss.example/pipelines/clicks",
     (
         Attachment("clicks.pdf", "application/pdf", b"%PDF-1.7 ..."),
@@ -40,7 +40,7 @@ def body(of: EmailMessage, kind: str) -> str:
 
 
 def test_a_mail_has_a_summary_as_text_and_page_and_the_documents() -> None:
-    arrived = mail([KEPT], "Windows of this range are not all closed yet of clicks.")
+    arrived = mail([KEPT], "Not all windows of this range are closed yet for clicks.")
     assert (arrived["Subject"], arrived["To"]) == (
         "SLA report weekly: 2026-W47 (UTC)",
         "Ada <ada@a.example>, bob@b.example",
@@ -48,8 +48,8 @@ def test_a_mail_has_a_summary_as_text_and_page_and_the_documents() -> None:
     for kind in ("plain", "html"):
         assert "clicks" in body(arrived, kind)
         assert "✔ MET" in body(arrived, kind)
-        assert "Not known: 3 minutes." in body(arrived, kind)
-        assert "not all closed yet of clicks" in body(arrived, kind)
+        assert "Unknown: 3 minutes." in body(arrived, kind)
+        assert "Not all windows of this range are closed yet for clicks" in body(arrived, kind)
         assert "https://lagloss.example/pipelines/clicks" in body(arrived, kind)
     attached = {each.get_filename(): each for each in arrived.iter_attachments()}
     assert attached["clicks.pdf"].get_content_type() == "application/pdf"
@@ -82,4 +82,4 @@ def test_documents_that_would_make_it_too_large_are_left_out_and_named(monkeypat
     arrived = mail([KEPT])
     assert [each.get_filename() for each in arrived.iter_attachments()] == ["clicks.pdf"]
     assert "clicks.csv" in body(arrived, "plain")
-    assert "Left out" in body(arrived, "html")
+    assert "Omitted because" in body(arrived, "html")

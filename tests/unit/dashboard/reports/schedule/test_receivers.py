@@ -55,7 +55,7 @@ def test_a_document_that_no_message_can_hold_is_left_out(monkeypatch: pytest.Mon
 
 
 def test_slack_gets_one_summary_with_the_worst_first_and_a_link() -> None:
-    (body,) = bodies(made(*PARTS, notes=("Windows are not all closed yet of clicks.",)), "slack", *RUN)
+    (body,) = bodies(made(*PARTS, notes=("Not all windows are closed yet for clicks.",)), "slack", *RUN)
     assert all("document" not in part for part in body["parts"])
     payload = slack.payload(message([as_notification(body)]))
     assert fake_slack.error_of(payload) is None
@@ -63,7 +63,7 @@ def test_slack_gets_one_summary_with_the_worst_first_and_a_link() -> None:
     first, second = ([block["text"]["text"] for block in each["blocks"]] for each in payload["attachments"])
     assert first == [
         "🔴 *clicks*\n✖ MISSED",
-        "*Note:* Windows are not all closed yet of clicks.\n• Loss MISSED: 3 %.\n• Loss rose.",
+        "*Note:* Not all windows are closed yet for clicks.\n• Loss MISSED: 3 %.\n• Loss rose.",
     ]
     assert second == ["🟢 *orders*\n✔ MET", "• Loss MET.", "*Report:* <https://l.example/pipelines/orders>"]
 
@@ -89,9 +89,9 @@ def test_slack_takes_whatever_stands_in_a_report(texts: list[str], parts: int) -
 
 def test_receivers_that_cannot_have_a_report_are_named() -> None:
     assert problem_of("chat", "slack") == Sent()
-    assert problem_of("gone", None) == TryLater("receiver gone: the alerter that leads has none of this name")
+    assert problem_of("gone", None) == TryLater("receiver gone: the active alerter has no receiver of this name")
     assert problem_of("pager", "pagerduty") == Refused(
-        "receiver pager is pagerduty; reports go to slack, webhook, apprise"
+        "receiver pager is of kind pagerduty; reports can go to slack, webhook, apprise"
     )
 
 

@@ -21,7 +21,7 @@ def test_scores_of_all_events_that_add_up_to_one_pass() -> None:
     ("rows", "counted", "expected"),
     [
         (ROWS, 5, "expected scores of 5 events, found 4"),
-        ([("autumn", 3, 30.0, 0.5), ROWS[1]], 4, "add up to 1, found 0.75"),
+        ([("autumn", 3, 30.0, 0.5), ROWS[1]], 4, "with the sum 1, found 0.75"),
         ([("autumn", 3, math.nan, 0.75), ROWS[1]], 4, "finite"),
     ],
 )

@@ -41,6 +41,6 @@ def test_a_task_fails_in_its_first_tries_or_for_good_and_in_its_own_hour_only(tm
 def test_a_try_that_a_fault_hits_is_in_the_ledger_before_it_fails(tmp_path: Path) -> None:
     settings = BatchSettings(data_dir=tmp_path)
     faults_of(tmp_path).add(TaskFault.parse("task:publish", HOUR))
-    with pytest.raises(InjectedFailure, match="task:publish hits try 3 of publish"):
+    with pytest.raises(InjectedFailure, match="task:publish fails attempt 3 of publish"):
         run(settings, "publish", HOUR, 3)
     assert TrueRuns.of(read_ledger(settings.ledger_dir)).failed == {(HOUR, "publish", 3)}

@@ -60,7 +60,7 @@ def test_a_lagloss_that_is_not_there_cannot_be_reached(
     monkeypatch.setenv("LAGLOSS_DATABASE_URL", NOBODY)
     code, said = run()
     assert code == EXIT_UNREACHABLE
-    assert "cannot be reached" in said
+    assert "Cannot reach PostgreSQL" in said
 
 
 def test_the_demo_waits_where_it_is_too_early_and_says_what_else_is_wrong(tmp_path: Path) -> None:

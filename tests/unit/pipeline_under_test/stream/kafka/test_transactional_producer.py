@@ -150,7 +150,7 @@ def test_a_record_that_no_broker_takes_is_rejected_in_the_next_transaction_and_t
     other = send(producer, "small")
     producer.poll()
     commit(producer)
-    assert (told, other) == (["not taken by out: too large"], ["acknowledged"])
+    assert (told, other) == (["out did not accept the record: too large"], ["acknowledged"])
     assert client.steps.count("produce large") == 1
 
 
@@ -159,7 +159,7 @@ def test_a_record_that_the_client_itself_does_not_take_is_rejected_at_once(
 ) -> None:
     client.fails["produce"] = [TOO_LARGE]
     producer.begin()
-    assert send(producer, "large") == ["not taken by out: too large"]
+    assert send(producer, "large") == ["out did not accept the record: too large"]
     producer.poll()
     commit(producer)
 

@@ -61,7 +61,7 @@ def test_a_change_is_carried_out_and_written_down_with_what_it_was_made_from(
     assert began_ms <= made.pop("at_ms") <= time.time() * 1000
     assert made.pop("lag_s") >= 2
     assert made.pop("backlog") >= 3000
-    assert "events wait" in made.pop("reason")
+    assert "events are waiting" in made.pop("reason")
     assert made == {"node": EVENT_NORM, "policy": "queue-lag", "processes": 1, "cpu": 0, "wanted": 2}
 
 

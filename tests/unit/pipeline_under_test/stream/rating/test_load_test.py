@@ -69,5 +69,5 @@ def test_a_rate_above_the_capacity_is_late_and_its_trial_ends_early_with_all_don
 
 def test_a_node_that_does_not_get_through_what_it_was_sent_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load_test, "DRAIN_TIMEOUT_S", 0.2)
-    with pytest.raises(NodeFailed, match="stub has events left"):
+    with pytest.raises(NodeFailed, match="stub still has unprocessed events"):
         attempt(BENCH, Node(capacity=0.001), 100, 30.0, TARGET_S)
