@@ -87,7 +87,9 @@ def _sample(connection: Cluster, cluster: str, wanted_topics: Sequence[str], spa
     guesses = (_guess(connection, topic, cluster, until_ms - span_s * 1_000, until_ms) for topic in wanted_topics)
     topics = [guess for guess in guesses if guess is not None]
     if not topics:
-        raise NotEnoughData(detail=f"no records to compare in these topics: {', '.join(wanted_topics) or '(no topics exist)'}")
+        raise NotEnoughData(
+            detail=f"no records to compare in these topics: {', '.join(wanted_topics) or '(no topics exist)'}"
+        )
     return topics
 
 

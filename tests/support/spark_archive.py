@@ -16,8 +16,8 @@ from pathlib import Path
 import pyspark
 from pyspark import SparkContext
 
-from aggregator.kernel.session import start_session
 from lagloss_server.ops import jars
+from lagloss_server.ops.spark_session import start_session
 from tests.programs import TOOLS
 
 ARCHIVE = TOOLS / f"spark-{pyspark.__version__}.jsa"
@@ -44,8 +44,10 @@ def write_archive() -> None:
 
 def start_and_end() -> None:
     """Run a task, and wait until Java has ended."""
+    from aggregator.kernel.spark_reader import AGGREGATOR_JOB  # with the kernel, which conftest.py does not need
+
     with tempfile.TemporaryDirectory() as scratch:
-        spark = start_session("local[2]", "1g", Path(scratch))
+        spark = start_session(AGGREGATOR_JOB, "local[2]", "1g", Path(scratch))
         spark.range(10).count()
         gateway = SparkContext._gateway
         spark.stop()
