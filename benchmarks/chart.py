@@ -6,10 +6,12 @@ Needs chromium, as docs/make_screenshots.py does.
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import plotly.graph_objects as go
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
 
@@ -37,13 +39,20 @@ def main() -> None:
 
 def draw(figure: go.Figure, path: Path) -> None:
     """Write a figure as a picture, of the size that its layout has."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
+    with chromium() as browser:
         size = {"width": figure.layout.width + 20, "height": figure.layout.height + 20}
         page = browser.new_page(viewport=size)  # type: ignore[arg-type]
         page.set_content(figure.to_html(include_plotlyjs=True))
         page.locator(".main-svg").first.wait_for()
         page.locator(".plotly-graph-div").screenshot(path=path)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run a browser without a window."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
+        yield browser
         browser.close()
 
 

@@ -4,23 +4,24 @@ one."""
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from aggregator.kernel import counter as counting
 from aggregator.kernel.kernel import count_partitions
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.kernel.spark_reader import AGGREGATOR_JOB, BlockReader
+from benchmarks.database import fresh_kafka
 from benchmarks.figures import Figure
-from benchmarks.traffic import Sent, chain, send
-from lagloss.broker.topics import BEACONS, create_topics
+from benchmarks.timing import timed_s
+from benchmarks.traffic import STEPS, Sent, chain, send
+from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import OffsetRange
-from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.spark_session import start_session
 from lagloss_server.queries.beacon_log import BeaconLog
 
@@ -36,43 +37,53 @@ FLUSHES_OF_FILES = 33
 
 def run(messages_a_second: int = 20_000, partitions: int = 8) -> list[Figure]:
     """Print and return both rates, then the cost of a small window."""
-    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder, EmbeddedKafka(Path(folder) / "kafka") as kafka:
-        create_topics(kafka.bootstrap, partitions)
+    with _reading(partitions) as reading:
         starts = [WINDOW_S, WINDOW_S + 60]
-        sent = send(kafka.bootstrap, starts, messages_a_second, partitions)
+        sent, ranges = reading.send(starts, messages_a_second)
         size = sent.beacons / sent.blocks
         print(f"traffic: {sent.beacons:,} beacons, {sent.blocks:,} blocks of {size:.0f}, {sent.lost:,} lost")
-        spark = start_session(AGGREGATOR_JOB, "local[2]", "4g", Path(folder) / "spark")
-        try:
-            reader = BlockReader(spark, kafka.bootstrap, BEACONS, partitions)
-            in_order = _compare(reader, everything(kafka.bootstrap), sent, starts, "closing")
-            _price_of_durations(reader, everything(kafka.bootstrap), starts)
-            before = {place.partition: place.last + 1 for place in everything(kafka.bootstrap)}
-            later = [start + 3_600 for start in starts]
-            mixed = send(kafka.bootstrap, later, messages_a_second, partitions, shuffled=True)
-            ranges = [
-                OffsetRange(place.partition, before[place.partition], place.last)
-                for place in everything(kafka.bootstrap)
-            ]
-            mixed_up = _compare(reader, ranges, mixed, later, "closing, ids out of order")
-            return [in_order, mixed_up, _small(spark, kafka.bootstrap, partitions)]
-        finally:
-            spark.stop()
+        in_order = _compare(reading.reader, ranges, sent, starts, "closing")
+        _price_of_durations(reading.reader, ranges, starts)
+        later = [start + 3_600 for start in starts]
+        mixed, ranges = reading.send(later, messages_a_second, shuffled=True)
+        mixed_up = _compare(reading.reader, ranges, mixed, later, "closing, ids out of order")
+        return [in_order, mixed_up, _small(reading)]
 
 
 def run_hour(messages: int = 10_000_000, partitions: int = 8) -> list[Figure]:
     """Print and return both rates for an hour's windows that a job has imported at once, as the closer reads them."""
-    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder, EmbeddedKafka(Path(folder) / "kafka") as kafka:
-        create_topics(kafka.bootstrap, partitions)
+    with _reading(partitions) as reading:
         starts = [WINDOW_S + 60 * minute for minute in range(60)]
-        sent = send(kafka.bootstrap, starts, messages // 3_600, partitions, steps=FLUSHES_OF_FILES)
+        sent, ranges = reading.send(starts, messages // 3_600, steps=FLUSHES_OF_FILES)
         print(f"an hour: {sent.messages:,} messages, {sent.beacons:,} beacons, {sent.blocks:,} blocks")
-        spark = start_session(AGGREGATOR_JOB, "local[2]", "4g", Path(folder) / "spark")
-        try:
-            reader = BlockReader(spark, kafka.bootstrap, BEACONS, partitions)
-            return [_compare(reader, everything(kafka.bootstrap), sent, starts, "closing an hour")]
-        finally:
-            spark.stop()
+        return [_compare(reading.reader, ranges, sent, starts, "closing an hour")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A broker, and the closer's reader of its beacons."""
+
+    bootstrap: str
+    spark: SparkSession
+    reader: BlockReader
+
+    def send(
+        self, starts: list[int], messages_a_second: int, steps: int = STEPS, *, shuffled: bool = False
+    ) -> tuple[Sent, list[OffsetRange]]:
+        """Send these windows; return what was sent, and where it lies."""
+        before = {place.partition: place.last + 1 for place in everything(self.bootstrap)}
+        sent = send(self.bootstrap, starts, messages_a_second, len(before), steps, shuffled=shuffled)
+        places = everything(self.bootstrap)
+        return sent, [OffsetRange(place.partition, before[place.partition], place.last) for place in places]
+
+
+@contextmanager
+def _reading(partitions: int) -> Iterator[_Reading]:
+    with (
+        fresh_kafka(partitions) as (folder, kafka),
+        start_session(AGGREGATOR_JOB, "local[2]", "4g", folder / "spark") as spark,
+    ):
+        yield _Reading(kafka.bootstrap, spark, BlockReader(spark, kafka.bootstrap, BEACONS, partitions))
 
 
 def read_plan(starts: list[int]) -> ReadPlan:
@@ -85,11 +96,11 @@ def read_plan(starts: list[int]) -> ReadPlan:
 def _compare(reader: BlockReader, ranges: list[OffsetRange], sent: Sent, starts: list[int], label: str) -> Figure:
     plan = read_plan(starts)
     closing, bare = [], []
-    _bare_read(reader, ranges)  # warms up both: the JVM, the workers, the broker's page cache
+    drop_values(reader.records(ranges))  # warms up both: the JVM, the workers, the broker's page cache
     reader.read(ranges, plan)
     for _ in range(ROUNDS):  # in turns, so that a machine that drifts drifts for both
-        bare.append(_timed(lambda: _bare_read(reader, ranges)))
-        closing.append(_timed(lambda: reader.read(ranges, plan)))
+        bare.append(timed_s(lambda: drop_values(reader.records(ranges))))
+        closing.append(timed_s(lambda: reader.read(ranges, plan)))
     facts = list(reader.read(ranges, plan).facts.values())
     missing = sum(p.count for found in facts for p in found.patterns if p.seen_last_ms is not None)
     if missing != sent.lost:
@@ -111,43 +122,36 @@ def _price_of_durations(reader: BlockReader, ranges: list[OffsetRange], starts: 
     batches = reader.blocks(mine, read_plan(starts)).toArrow().combine_chunks().to_batches()
     with_them, without = [], []
     for _ in range(ROUNDS + 1):
-        with_them.append(_timed(lambda: list(count_partitions(batches, read_plan(starts)))))
+        with_them.append(timed_s(lambda: list(count_partitions(batches, read_plan(starts)))))
         sampled, counting.TIMED_SAMPLE = counting.TIMED_SAMPLE, 0
-        without.append(_timed(lambda: list(count_partitions(batches, read_plan(starts)))))
+        without.append(timed_s(lambda: list(count_partitions(batches, read_plan(starts)))))
         counting.TIMED_SAMPLE = sampled
     more = statistics.median(with_them[1:]) - statistics.median(without[1:])
     share = more / statistics.median(with_them[1:])
     print(f"durations by message:      {share:.1%} of the kernel's time (asked for: 5 % of closing)")
 
 
-def _small(spark: SparkSession, bootstrap: str, partitions: int) -> Figure:
+def _small(reading: _Reading) -> Figure:
     start = WINDOW_S + 600
-    before = {place.partition: place.last + 1 for place in everything(bootstrap)}
-    sent = send(bootstrap, [start], 100, partitions, steps=60)
-    ranges = [OffsetRange(place.partition, before[place.partition], place.last) for place in everything(bootstrap)]
-    reader = BlockReader(spark, bootstrap, BEACONS, partitions)
-    window = WindowPlan(chain().graph, start, (1e12,))
-    plan = ReadPlan({window.key: window}, frozenset(["bench"]))
-    reader.read(ranges, plan)
-    seconds = [_timed(lambda: reader.read(ranges, plan)) for _ in range(5)]
-    nothing = [_timed(lambda: spark.range(8).count()) for _ in range(5)]
+    sent, ranges = reading.send([start], 100, steps=60)
+    plan = read_plan([start])
+    reading.reader.read(ranges, plan)
+    seconds = [timed_s(lambda: reading.reader.read(ranges, plan)) for _ in range(ROUNDS)]
+    nothing = [timed_s(lambda: reading.spark.range(8).count()) for _ in range(ROUNDS)]
+    ours, theirs = statistics.median(seconds), statistics.median(nothing)
     print(f"a small window:           {sent.beacons:,} beacons, {sent.blocks:,} blocks")
-    print(
-        f"one small window, warm:   {statistics.median(seconds):.2f} s (runs {_runs(seconds)}; asked for: {SMALL_S} s)"
-    )
-    print(f"an empty Spark job:       {statistics.median(nothing):.2f} s (runs {_runs(nothing)})")
-    return Figure(
-        "a small window", statistics.median(seconds), "s", SMALL_S, statistics.median(nothing), "empty Spark job"
-    )
+    print(f"one small window, warm:   {ours:.2f} s (runs {_runs(seconds)}; asked for: {SMALL_S} s)")
+    print(f"an empty Spark job:       {theirs:.2f} s (runs {_runs(nothing)})")
+    return Figure("a small window", ours, "s", SMALL_S, theirs, "empty Spark job")
 
 
-def _bare_read(reader: BlockReader, ranges: list[OffsetRange]) -> None:
-    """Read the values of the same records into Arrow in the same workers: no filter, no key, no work on them."""
+def drop_values(records: DataFrame) -> None:
+    """Read the values of records into Arrow in Spark's workers: no filter, no key, no work on them."""
 
     def drop(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (batch.slice(0, 0) for batch in batches)
 
-    reader.records(ranges).select("value").mapInArrow(drop, "value binary").collect()
+    records.select("value").mapInArrow(drop, "value binary").collect()
 
 
 def everything(bootstrap: str) -> list[OffsetRange]:
@@ -159,12 +163,6 @@ def everything(bootstrap: str) -> list[OffsetRange]:
         ]
     finally:
         log.close()
-
-
-def _timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def _runs(seconds: list[float]) -> str:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import psycopg
+from sqlalchemy import text
+
+from benchmarks.timing import Stopwatch
 from lagloss.broker.topics import BEACONS_PARTITIONS, create_topics
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.packing.packed_json import unpack_text
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
 
@@ -39,6 +46,14 @@ def fresh_servers(partitions: int = BEACONS_PARTITIONS) -> Iterator[Servers]:
 
 
 @contextmanager
+def fresh_kafka(partitions: int = BEACONS_PARTITIONS) -> Iterator[tuple[Path, EmbeddedKafka]]:
+    """Yield an empty folder, and a broker with lagloss's topics whose data lie there."""
+    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder, EmbeddedKafka(Path(folder) / "kafka") as kafka:
+        create_topics(kafka.bootstrap, partitions)
+        yield Path(folder), kafka
+
+
+@contextmanager
 def fresh_database() -> Iterator[tuple[Path, EmbeddedPostgres, Store]]:
     """Yield an empty folder, a server whose data lies there, and a store on its newest tables."""
     with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder:
@@ -47,3 +62,37 @@ def fresh_database() -> Iterator[tuple[Path, EmbeddedPostgres, Store]]:
             migrate(postgres.url)
             with closing(Store(postgres.url)) as store:
                 yield Path(folder), postgres, store
+
+
+def transactions(store: Store) -> int:
+    """Return how many transactions of the database have ended so far."""
+    counted = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+    with store.engine.connect() as connection:
+        connection.execute(text("SELECT pg_stat_clear_snapshot()"))
+        return int(connection.execute(text(counted)).scalar_one())
+
+
+def copied_s(store: Store, query: str, table: str) -> float:
+    """Return how long (s) a bare COPY of these rows into an empty table like theirs takes, its indexes and the commit
+    included."""
+    with store.engine.begin() as connection:
+        connection.execute(text(f'CREATE TABLE bare (LIKE "{table}" INCLUDING ALL)'))
+        driver: Any = connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT BINARY)") as copy:
+            rows = [bytes(row) for row in copy]
+    with Stopwatch() as spent, store.engine.begin() as connection:
+        driver = connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy("COPY bare FROM STDIN (FORMAT BINARY)") as copy:
+            for row in rows:
+                copy.write(row)
+    with store.engine.begin() as connection:
+        connection.execute(text("DROP TABLE bare"))
+    return spent.wall_s
+
+
+def read_documents(connection: psycopg.Connection[Any], names: Sequence[str], start_s: int, together: int) -> None:
+    """Read and parse the windows of these pipelines that start then, so many by a statement, and do no more."""
+    query = 'SELECT document FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
+    for first in range(0, len(names), together):
+        for (document,) in connection.execute(query, [names[first : first + together], start_s]):
+            msgspec.json.decode(unpack_text(document))

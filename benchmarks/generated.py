@@ -9,17 +9,17 @@ documents of copies name the pipeline that they were copied from, which no reade
 from __future__ import annotations
 
 import itertools
-import json
 import time
-import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from msgspec import structs
 from sqlalchemy import Connection, Table, text, update
 
+from benchmarks.traffic import chain, emitter_of
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
 from lagloss_server.judging.arithmetic import judge
@@ -28,6 +28,7 @@ from lagloss_server.judging.facts import CheckpointFacts, Pattern, WindowFacts
 from lagloss_server.model.definition import Definition, as_document
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.window import Window, on_time_counts, rfc3339
+from lagloss_server.store.bulk import as_json, copy
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
@@ -59,18 +60,9 @@ class Shape:
     rollup: Rollup
 
 
-def chain(name: str, nodes: int) -> Definition:
-    """Return a pipeline of this many nodes, one after the other."""
-    names = [f"node-{number}" for number in range(nodes)]
-    specs: list[dict[str, Any]] = [{"name": one, "to": [after]} for one, after in itertools.pairwise(names)]
-    return Definition.model_validate(
-        {
-            "apiVersion": "lagloss/v1",
-            "kind": "Pipeline",
-            "metadata": {"name": name},
-            "spec": {"nodes": [*specs, {"name": names[-1]}]},
-        }
-    )
+def node_names(count: int) -> list[str]:
+    """Return the nodes of a filled pipeline."""
+    return [f"node-{number}" for number in range(count)]
 
 
 def fill(
@@ -87,7 +79,7 @@ def fill(
     `hours_days` if given, no roll-up at all of 0 days; return the last window's start. `lossy`: one window in so many
     loses messages; 0: none does."""
     last_s = int(time.time()) // WINDOW_S * WINDOW_S - 3 * WINDOW_S
-    shapes = make_shapes(chain(names[0], nodes), last_s, lossy)
+    shapes = make_shapes(chain(names[0], node_names(nodes)), last_s, lossy)
     starts_s = range(last_s - round(minutes_days * DAY_S) // WINDOW_S * WINDOW_S + WINDOW_S, last_s + 1, WINDOW_S)
     rollups_from_s = last_s - rollup_days * DAY_S
     hours_from_s = rollups_from_s if hours_days is None else last_s - hours_days * DAY_S
@@ -112,11 +104,11 @@ def fill(
 
 
 def _definitions(names: Sequence[str], nodes: int) -> Iterator[Row]:
-    document = as_document(chain(names[0], nodes))
+    document = as_document(chain(names[0], node_names(nodes)))
     for name in names:
         named = {**document, "metadata": {**document["metadata"], "name": name}}
         yield {
-            "name": name, "version": 1, "applied_at": 0, "definition": json.dumps(named), "deleted_at": None,
+            "name": name, "version": 1, "applied_at": 0, "definition": as_json(named), "deleted_at": None,
         }  # fmt: skip
 
 
@@ -139,7 +131,7 @@ def _repeat(connection: Connection, names: Sequence[str], table: Table) -> None:
 def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int, lossy: Collection[str] = ()) -> None:
     """Write a window of each pipeline that starts then, and notify of it, as if all nodes had just reported. Only the
     `lossy` ones lose messages."""
-    shapes = make_shapes(chain(names[0], nodes), start_s)
+    shapes = _shapes_of_minute(nodes, start_s)
     to_loss = -start_s // WINDOW_S  # phase of the first shape, which is lossy, as the next one is not
     starts_s = range(start_s, start_s + 1, WINDOW_S)
     with store.engine.begin() as connection:
@@ -154,6 +146,11 @@ def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int, los
         connection.execute(heard, {"channel": WINDOWS_CHANNEL, "start": f"/{start_s}", "names": list(names)})
 
 
+@lru_cache(maxsize=1)
+def _shapes_of_minute(nodes: int, start_s: int) -> list[Shape]:
+    return make_shapes(chain("minute", node_names(nodes)), start_s)
+
+
 def make_shapes(definition: Definition, start_s: int, lossy: int = LOSSY) -> list[Shape]:
     """All kinds of windows of a pipeline; every result is the closer's judgement of its facts."""
     graph, rng = definition.graph, np.random.default_rng(1)
@@ -165,7 +162,7 @@ def make_shapes(definition: Definition, start_s: int, lossy: int = LOSSY) -> lis
 def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator, *, is_lossy: bool) -> Shape:
     messages = (2 + number % 7) * MESSAGES
     lost = messages // 50 if is_lossy else 0
-    path = [name for name in graph.checkpoints if name.endswith((".in", ".out"))]
+    pipeline, path = graph.definition.name, [name for name in graph.checkpoints if name.endswith((".in", ".out"))]
     break_at = len(path) // 2
     lag_ms = np.zeros(messages)
     checkpoints, durations = {}, {}
@@ -184,7 +181,7 @@ def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator, *,
         patterns.append(Pattern(graph.mask(path[:break_at]), lost, (), seen_ms, seen_ms))
     facts = WindowFacts(
         patterns=tuple(patterns), checkpoints=checkpoints, arrivals=(lags,), durations=durations,
-        read={(_emitter(graph.definition.name, node_of(name)), name, None): checkpoints[name].beacons for name in path},
+        read={(emitter_of(pipeline, node_of(name)), name, None): checkpoints[name].beacons for name in path},
         partitions=frozenset([8]),
     )  # fmt: skip
     result = judge(graph, facts, _evidence(graph, facts, start_s))
@@ -200,7 +197,7 @@ def _evidence(graph: Graph, facts: WindowFacts, start_s: int) -> Evidence:
         start_s,
         now_ms,
         emitters=[
-            EmitterState(_emitter(name, node), node, 0, now_ms, False, start_s + WINDOW_S, now_ms, start_s)
+            EmitterState(emitter_of(name, node), node, 0, now_ms, False, start_s + WINDOW_S, now_ms, start_s)
             for node in graph.nodes
         ],
         tallies=[
@@ -237,7 +234,7 @@ def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range, phase: int
             "judged_at": closed_ms,
             "basis": 1,
             "deadline": None,
-            "log_start": "[]",
+            "log_start": as_json([]),
             "document": structs.replace(found, pipeline=name, window_start=rfc3339(start_s)).pack(),
             "facts": shapes[number].facts,
         }
@@ -279,12 +276,12 @@ def _add_emitters(connection: Connection, names: Sequence[str], nodes: int) -> N
     now_ms = int(time.time() * 1_000)
     rows = (
         {
-            "pipeline": name, "emitter": _emitter(name, f"node-{number}"), "node": f"node-{number}", "host": "bench",
+            "pipeline": name, "emitter": emitter_of(name, node), "node": node, "host": "bench",
             "seq": 1, "started_at": 0, "sent_at": now_ms, "closed": False, "final_through": now_ms // 1_000,
             "appended_at": now_ms,
         }
         for name in names
-        for number in range(nodes)
+        for node in node_names(nodes)
     )  # fmt: skip
     _copy(connection, tables.table_of(tables.EmitterRow), rows)
 
@@ -304,14 +301,4 @@ def _copy(connection: Connection, table: Table, rows: Iterable[Row]) -> None:
     """Every row has the same columns; the others are left to their defaults."""
     rows = iter(rows)
     first = next(rows)
-    driver: Any = connection.connection.driver_connection
-    with (
-        driver.cursor() as cursor,
-        cursor.copy(f'COPY "{table.name}" ({", ".join(first)}) FROM STDIN') as copy,
-    ):
-        for row in itertools.chain([first], rows):
-            copy.write_row([row[column] for column in first])
-
-
-def _emitter(name: str, node: str) -> bytes:
-    return uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}/{node}").bytes
+    copy(connection, table, list(first), (list(row.values()) for row in itertools.chain([first], rows)))

@@ -4,22 +4,19 @@ ways in turns, by one process, from LocalStack into PostgreSQL."""
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import text
 
+from benchmarks.database import fresh_servers
 from benchmarks.figures import Figure
-from lagloss.broker.topics import create_topics
+from benchmarks.timing import Stopwatch
 from lagloss.files import StoredObject, objects_in
-from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
-from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from pipeline_under_test.batch.avro_files import decode, encode
 from pipeline_under_test.batch.aws import EMULATED, Aws, Infrastructure, create
 from pipeline_under_test.batch.events import ScoreMaker
@@ -36,15 +33,6 @@ TURNS: Final = 3
 """How often each way imports its share of the files."""
 AT_ONCE: Final = 10
 ASKED: Final = 0.8
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A turn: records, seconds, and seconds of CPU of all of the process's threads."""
-
-    records: int
-    wall_s: float
-    cpu_s: float
 
 
 @dataclass
@@ -74,19 +62,20 @@ class Bench:
 def run() -> list[Figure]:
     """Print and return records per second of both ways."""
     ways: Mapping[str, Callable[[Bench, int], None]] = {"boto3 alone": import_bare, "FileNode": import_measured}
-    found: dict[str, list[Imported]] = {name: [] for name in ways}
+    spent = {name: list[Stopwatch]() for name in ways}
     with _servers() as bench:
         size = FILES // TURNS
         for turn in range(TURNS):
             for name, way in ways.items():
-                found[name].append(_timed(bench, slice(turn * size, (turn + 1) * size), way))
+                spent[name].append(_timed(bench, slice(turn * size, (turn + 1) * size), way))
     print(f"{FILES:,} files of {RECORDS} records, each way in {TURNS} turns; records/s, and µs of CPU a record")
     rates = {}
-    for name, turns in found.items():
-        records = sum(turn.records for turn in turns)
-        rates[name] = records / sum(turn.wall_s for turn in turns)
-        each = " ".join(f"{turn.records / turn.wall_s:,.0f}" for turn in turns)
-        print(f"{name:14}{rates[name]:10,.0f}   ({each}){1e6 * sum(turn.cpu_s for turn in turns) / records:8.1f}")
+    records = size * RECORDS
+    for name, turns in spent.items():
+        rates[name] = TURNS * records / sum(turn.wall_s for turn in turns)
+        by_turn = " ".join(f"{records / turn.wall_s:,.0f}" for turn in turns)
+        cpu_us = 1e6 * sum(turn.own_s for turn in turns) / (TURNS * records)
+        print(f"{name:14}{rates[name]:10,.0f}   ({by_turn}){cpu_us:8.1f}")
     print(f"with beacons: {rates['FileNode'] / rates['boto3 alone']:.0%} of the bare rate; asked for: {ASKED:.0%}")
     bare = rates["boto3 alone"]
     return [
@@ -126,38 +115,32 @@ def import_measured(bench: Bench, files: int) -> None:
             emitter.flush(60)
 
 
-def _timed(bench: Bench, share: slice, way: Callable[[Bench, int], None]) -> Imported:
+def _timed(bench: Bench, share: slice, way: Callable[[Bench, int], None]) -> Stopwatch:
     files = bench.fill(share)
-    began_s, cpu_s = time.monotonic(), time.process_time()
-    way(bench, files)
-    taken = Imported(files * RECORDS, time.monotonic() - began_s, time.process_time() - cpu_s)
+    with Stopwatch() as spent:
+        way(bench, files)
     engine = open_database(bench.settings.database_url)
     with engine.begin() as connection:
         connection.execute(text("TRUNCATE event"))
     engine.dispose()
-    return taken
+    return spent
 
 
 @contextmanager
 def _servers() -> Iterator[Bench]:
-    with tempfile.TemporaryDirectory(prefix="lagloss-importing-") as folder:
-        Path(folder).chmod(0o711)  # PostgreSQL's own user has to pass where we are root
-        with (
-            EmbeddedKafka(Path(folder) / "kafka") as kafka,
-            EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-            EmbeddedLocalStack(Path(folder) / "localstack") as localstack,
-        ):
-            create_topics(kafka.bootstrap)
-            settings = BatchSettings(
-                data_dir=Path(folder), s3_endpoint=localstack.url, database_url=postgres.create_database("scores")
-            )
-            aws = Aws.connect(settings, **EMULATED)
-            infrastructure = create(aws, settings)
-            engine = open_database(settings.database_url)
-            create_tables(engine)
-            stored = [_stored(aws, infrastructure.bucket, number) for number in range(FILES)]
-            yield Bench(settings, aws, infrastructure, EventTable(engine, 3600), kafka.bootstrap, stored)
-            engine.dispose()
+    with fresh_servers() as servers, EmbeddedLocalStack(servers.folder / "localstack") as localstack:
+        settings = BatchSettings(
+            data_dir=servers.folder,
+            s3_endpoint=localstack.url,
+            database_url=servers.postgres.create_database("scores"),
+        )
+        aws = Aws.connect(settings, **EMULATED)
+        infrastructure = create(aws, settings)
+        engine = open_database(settings.database_url)
+        create_tables(engine)
+        stored = [_stored(aws, infrastructure.bucket, number) for number in range(FILES)]
+        yield Bench(settings, aws, infrastructure, EventTable(engine, 3600), servers.kafka.bootstrap, stored)
+        engine.dispose()
 
 
 def _stored(aws: Aws, bucket: str, number: int) -> StoredObject:

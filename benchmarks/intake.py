@@ -6,44 +6,30 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import struct
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-import httpx2
 import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
+from benchmarks.database import fresh_servers
 from benchmarks.figures import Figure
-from lagloss.broker.topics import create_topics
+from benchmarks.services import running, running_application
+from benchmarks.traffic import chain
 from lagloss.wire.format import BeaconBlock, encode_block, hash_id, partition_of
-from lagloss_server.model.definition import parse_definition
-from lagloss_server.ops.embedded.kafka import EmbeddedKafka
-from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.processes import spawn, terminate
-from lagloss_server.store.migrate import migrate
-from lagloss_server.store.store import Store
 
 CONNECTIONS = 32
 SECONDS = 5.0
 ROUNDS = 3
 BEACONS = 100
 PARTITIONS = 8
-DEFINITION = """
-apiVersion: lagloss/v1
-kind: Pipeline
-metadata: {name: bench}
-spec: {nodes: [{name: src, to: [snk]}, {name: snk}]}
-"""
 
 plain = FastAPI()
 
@@ -100,40 +86,21 @@ def run() -> list[Figure]:
 @contextmanager
 def _servers() -> Iterator[tuple[int, int]]:
     """Run a collector and the plain application, one process each; yield their ports."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
-        EmbeddedKafka(Path(folder) / "kafka") as kafka,
-        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-    ):
-        Path(folder).chmod(0o711)
-        create_topics(kafka.bootstrap, PARTITIONS)
-        migrate(postgres.url)
-        store = Store(postgres.url)
-        store.apply(parse_definition(DEFINITION), 0)
-        store.close()
-        collector, bare = _free_port(), _free_port()
-        env = {
-            "LAGLOSS_KAFKA_BOOTSTRAP": kafka.bootstrap,
-            "LAGLOSS_DATABASE_URL": postgres.url,
-            "LAGLOSS_DATA_DIR": folder,
-            "LAGLOSS_COLLECTOR_PORT": str(collector),
-        }
-        uvicorn = [sys.executable, "-m", "uvicorn", "benchmarks.intake:plain", "--port", str(bare)]
-        processes = [
-            spawn([sys.executable, "-m", "collector"], Path(folder) / "collector.log", env=env),
-            spawn([*uvicorn, "--log-level", "warning", "--no-access-log"], Path(folder) / "plain.log", env={}),
-        ]
-        try:
-            for url in (f"http://127.0.0.1:{collector}/v1/pipelines/bench/intake", f"http://127.0.0.1:{bare}/docs"):
-                _wait_for(url)
-            yield collector, bare
-        finally:
-            for process in processes:
-                terminate(process)
+    with fresh_servers(PARTITIONS) as servers:
+        servers.store.apply(chain("bench", ("src", "snk")), 0)
+        with (
+            running("collector", servers.folder, servers.env) as collector,
+            running_application("benchmarks.intake:plain", servers.folder, "/docs") as bare,
+        ):
+            collector.await_answer("/v1/pipelines/bench/intake", 60)
+            yield collector.port, bare.port
 
 
 async def _requests_a_second(load: Load) -> float:
-    """Return how many requests were answered 202 per second, each connection sending one after the other."""
+    """Return how many requests were answered 202 per second, each connection sending one after the other.
+
+    Without an HTTP library: one would take more of the cores than the servers that are measured.
+    """
     numbers = iter(range(sys.maxsize))
     answered = 0
 
@@ -206,22 +173,3 @@ _BLOCKS = b"".join(struct.pack("<I", len(block)) + block for block in _a_block_e
 
 def _blocks(number: int) -> bytes:
     return _BLOCKS
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def _wait_for(url: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            if httpx2.get(url).status_code == 200:
-                return
-        except httpx2.TransportError:
-            pass
-        time.sleep(0.1)
-    raise SystemExit(f"{url} does not answer")

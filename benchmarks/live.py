@@ -11,11 +11,12 @@ from typing import Any, Final
 import numpy as np
 from confluent_kafka import Producer
 
-from benchmarks.cpu import cpu_s
 from benchmarks.database import fresh_servers
 from benchmarks.figures import Figure
-from benchmarks.reports import A_SECOND, NODES, PIPELINES, Fleet, definition, pipeline_name
+from benchmarks.reports import A_SECOND, NODES, PIPELINES, Fleet, pipeline_name
 from benchmarks.services import running
+from benchmarks.timing import Stopwatch
+from benchmarks.traffic import chain
 from lagloss.broker.topics import REPORTS
 from lagloss.wire.avro import encode_long
 from lagloss.wire.format import WINDOW_S
@@ -38,7 +39,7 @@ def _measure(emitters: int) -> Figure:
     with fresh_servers() as servers:
         store, postgres = servers.store, servers.postgres
         for number in range(PIPELINES):
-            store.apply(definition(pipeline_name(number)), 0)
+            store.apply(chain(pipeline_name(number), NODES), 0)
         queue: multiprocessing.Queue[Any] = _SPAWN.Queue()
         traffic = _SPAWN.Process(target=send, args=(servers.kafka.bootstrap, emitters, queue))
         traffic.start()
@@ -46,10 +47,9 @@ def _measure(emitters: int) -> Figure:
         with running("aggregator", servers.folder, servers.env) as aggregator:
             watcher = _Watcher(store, plan)
             watcher.until(plan.began_s + WARM_S)
-            began = time.time(), cpu_s(aggregator.pid), cpu_s(postgres.processes[0].pid)
-            watcher.until(plan.began_s + SECONDS)
-            took = time.time() - began[0]
-            cores = (cpu_s(aggregator.pid) - began[1]) / took, (cpu_s(postgres.processes[0].pid) - began[2]) / took
+            with Stopwatch(aggregator.pid, postgres.processes[0].pid) as spent:
+                watcher.until(plan.began_s + SECONDS)
+            cores = [took_s / spent.wall_s for took_s in spent.others_s.values()]
             watcher.rest()
         traffic.join(30)
     p50, p95, most = np.quantile(watcher.ages, [0.5, 0.95, 1.0])

@@ -6,23 +6,19 @@ import gc
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
-import msgspec
 import psycopg
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Notifier
 from alerting.rounds import AT_ONCE
-from benchmarks.cpu import cpu_s
-from benchmarks.database import fresh_database
+from benchmarks.database import fresh_database, read_documents
 from benchmarks.figures import Figure
 from benchmarks.generated import LOSSY, add_minute, fill
+from benchmarks.timing import Stopwatch
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.packing.packed_json import unpack_text
 from lagloss_server.store.store import Store
 
 NODES: Final = 3
@@ -55,22 +51,6 @@ def run() -> list[Figure]:
     ]
 
 
-@dataclass
-class Spent:
-    """Time (s) of the wall, and of the CPU, of this process and of PostgreSQL."""
-
-    wall_s: float = 0.0
-    own_s: float = 0.0
-    postgres_s: float = 0.0
-
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(self.wall_s + other.wall_s, self.own_s + other.own_s, self.postgres_s + other.postgres_s)
-
-    @property
-    def cpu_s(self) -> float:
-        return self.own_s + self.postgres_s
-
-
 def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str) -> tuple[float, float]:
     """Return the seconds that another alerter takes to look at all for the first time, and the CPU in ms of a look at a
     new window of each."""
@@ -80,15 +60,18 @@ def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str)
         leading, stored = Evaluator(store, Notifier()), dict[str, StoredPipeline]()
         servers = [process.pid for process in postgres.processes]
 
-        def say(what: str, spent: Spent) -> None:
-            wall, own, server = (took * 1_000 / pipelines for took in (spent.wall_s, spent.own_s, spent.postgres_s))
+        def say(what: str, spent: Stopwatch) -> None:
+            wall, own, server = (took * 1_000 / pipelines for took in (spent.wall_s, spent.own_s, spent.servers_s))
             cpu = f"CPU {own + server:.2f} ms a pipeline, of it PostgreSQL {server:.2f} ms"
             print(f"{what}: {spent.wall_s:.2f} s for all, {wall:.2f} ms a pipeline, {cpu}", flush=True)
 
-        def look(evaluator: Evaluator, names: Sequence[str], starts_s: Sequence[int] = ()) -> Spent:
-            """Look as the alerter does."""
+        def look(
+            evaluator: Evaluator, names: Sequence[str], starts_s: Sequence[int] = (), spent: Stopwatch | None = None
+        ) -> Stopwatch:
+            """Look as the alerter does; return what that takes, added to what was spent before."""
+            spent = spent or Stopwatch(*servers)
             closed = {name: starts_s for name in names if starts_s}
-            with _spending(servers) as spent:
+            with spent:
                 due = evaluator.find_due({name: stored[name].version for name in names})
                 due = list(dict.fromkeys([*due, *closed]))
                 for at in range(0, len(due), AT_ONCE):
@@ -99,16 +82,15 @@ def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str)
                         evaluator.evaluate(stored[name])
             return spent
 
-        read, first = Spent(), Spent()
+        read, first = Stopwatch(*servers), Stopwatch(*servers)
         for at in range(0, pipelines, PART):  # within a minute or two, else nodes have fallen silent
             part = names[at : at + PART]
             fill(store, part, NODES, minutes_days, rollup_days, lossy=LOSSY if rollup_days else 0)
             stored |= {name: store.pipeline(name) for name in part}
-            with _spending(servers) as spent:
+            with read:
                 for name in part:
                     bare.execute('SELECT document FROM "window" WHERE pipeline = %s', [name]).fetchall()
-            read += spent
-            first += look(leading, part)
+            look(leading, part, spent=first)
         say("bare SELECT of all these documents", read)
         say("first look", first)
         takeover = look(Evaluator(store, Notifier()), names)
@@ -117,19 +99,15 @@ def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str)
         spent_ms = []
         for start_s in _minutes(REPEATS):
             add_minute(store, names, NODES, start_s)
-            with _spending(servers) as read:
-                for at in range(0, len(names), AT_ONCE):
-                    asked = [names[at : at + AT_ONCE], start_s]
-                    query = 'SELECT document FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
-                    for (document,) in bare.execute(query, asked):
-                        msgspec.json.decode(unpack_text(document))
+            with Stopwatch(*servers) as read:
+                read_documents(bare, names, start_s, AT_ONCE)
             say("bare SELECT of a new window of each", read)
-            with _spending(servers) as read:
+            with Stopwatch(*servers) as read:
                 leading.find_lossy({key: [start_s] for key in names})
             say("find which of these windows are lossy, to be evaluated first", read)
-            found = look(leading, names, [start_s])
-            spent_ms.append(found.cpu_s * 1_000 / pipelines)
-            say("a window closed in each", found)
+            closed = look(leading, names, [start_s])
+            spent_ms.append((closed.own_s + closed.servers_s) * 1_000 / pipelines)
+            say("a window closed in each", closed)
             say("nothing changed", look(leading, names))
     return takeover.wall_s, sorted(spent_ms)[len(spent_ms) // 2]
 
@@ -157,20 +135,3 @@ def _minutes(count: int) -> Iterator[int]:
         time.sleep(max(0.0, newest_s + 2 * WINDOW_S - time.time()))
         yield newest_s
         newest_s += WINDOW_S
-
-
-@contextmanager
-def _spending(servers: Sequence[int]) -> Iterator[Spent]:
-    spent = Spent()
-    before = _clocks(servers)
-    yield spent
-    after = _clocks(servers)
-    spent.wall_s, spent.own_s, spent.postgres_s = (late - early for early, late in zip(before, after, strict=True))
-
-
-def _clocks(servers: Sequence[int]) -> tuple[float, float, float]:
-    return time.perf_counter(), time.process_time(), sum(map(cpu_s, servers))
-
-
-if __name__ == "__main__":
-    run()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,15 +13,11 @@ from typing import Final
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 
-from lagloss.broker.topics import create_topics
-from lagloss_server.base.yaml_files import parse_yaml
-from lagloss_server.model.definition import Definition
-from lagloss_server.ops.embedded.kafka import EmbeddedKafka
-from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.processes import spawn
-from lagloss_server.store.migrate import migrate
+from benchmarks.database import fresh_servers, transactions
+from benchmarks.services import running
+from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.schema.taps import TapRow
 from lagloss_server.store.store import Store
 
@@ -40,36 +34,23 @@ MEASURED_S: Final = 45.0
 
 def run() -> None:
     """Print CPU of one core, and the heaviest threads, of both states."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
-        EmbeddedKafka(Path(folder) / "kafka") as kafka,
-        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-    ):
-        create_topics(kafka.bootstrap)
-        migrate(postgres.url)
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    with fresh_servers() as servers:
+        admin = AdminClient({"bootstrap.servers": servers.kafka.bootstrap, "log_level": 0})
         for future in admin.create_topics([NewTopic(f"t{at}", PARTITIONS, 1) for at in range(TOPICS)]).values():
             future.result(30)
-        store = Store(postgres.url)
+        store = servers.store
         for name, length in PIPELINES.items():
-            store.apply(parse_yaml(Definition, _chain(name, length), "benchmark"))
-        env = {"LAGLOSS_KAFKA_BOOTSTRAP": kafka.bootstrap, "LAGLOSS_DATABASE_URL": postgres.url}
-        log_path = Path(os.environ.get("LAGLOSS_BENCH_LOG", Path(folder) / "taps.log"))
-        process = spawn([sys.executable, "-m", "taps"], log_path, env={**env, "LAGLOSS_DATA_DIR": folder})
-        try:
-            traffic = _Traffic(kafka.bootstrap)
+            store.apply(parse_definition(_chain(name, length)), 0)
+        with running("taps", servers.folder, servers.env) as taps:
+            traffic = _Traffic(servers.kafka.bootstrap)
             traffic.go_on(WARM_UP_S)
             with store.engine.connect() as connection:
                 owned = connection.execute(select(func.count()).where(TapRow.owner != "")).scalar_one()
             assert owned == TAPS, f"{owned} of {TAPS} taps run"
-            _measure("60 records/s", process.pid, store, lambda: traffic.go_on(MEASURED_S))
+            _measure("60 records/s", taps.pid, store, lambda: traffic.go_on(MEASURED_S))
             time.sleep(5)
-            _measure("idle", process.pid, store, lambda: time.sleep(MEASURED_S))
+            _measure("idle", taps.pid, store, lambda: time.sleep(MEASURED_S))
             traffic.close()
-        finally:
-            process.terminate()
-            process.wait(30)
-            store.close()
 
 
 def _chain(name: str, length: int) -> str:
@@ -126,13 +107,13 @@ class _Traffic:
 
 def _measure(what: str, pid: int, store: Store, work: Callable[[], None]) -> None:
     process = psutil.Process(pid)
-    before, began, commits = _threads(process), time.monotonic(), _transactions(store)
+    before, began, commits = _threads(process), time.monotonic(), transactions(store)
     total = process.cpu_times()
     work()
     seconds, after = time.monotonic() - began, _threads(process)
     spent = process.cpu_times()
     used = spent.user + spent.system - total.user - total.system
-    rate = (_transactions(store) - commits) / seconds
+    rate = (transactions(store) - commits) / seconds
     print(
         f"{what}: {used / seconds:.1%} of a core, {len(after)} threads, {rate:.1f} transactions/s in the database,"
         f" {process.memory_info().rss >> 20} MB"
@@ -153,9 +134,3 @@ def _threads(process: psutil.Process) -> dict[int, tuple[str, int]]:
         fields = stat.split()
         found[int(task.name)] = name, int(fields[11]) + int(fields[12])
     return found
-
-
-def _transactions(store: Store) -> int:
-    with store.engine.connect() as connection:
-        asked = "select pg_stat_clear_snapshot(), sum(xact_commit + xact_rollback) from pg_stat_database"
-        return int(connection.execute(text(asked)).one()[1])

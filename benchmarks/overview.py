@@ -1,4 +1,4 @@
-"""The overview of 200 and of 10,000 pipelines: the API's answers beside a bare read of their rows, the page beside the
+"""The overview of 10,000 pipelines: the API's answers beside a bare read of their rows, the page beside the
 bare shell."""
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from benchmarks.figures import Figure
 from benchmarks.generated import fill
 from benchmarks.serving import Served, measure_answer, measure_pages, serving
 
-PIPELINES: Final = 200
-MANY: Final = 10_000
+PIPELINES: Final = 10_000
 NODES: Final = 3
 ROLLUP_DAYS: Final = 30
 PAGE: Final = 100
@@ -31,18 +30,9 @@ _WAYS: Final = {
 
 def run() -> list[Figure]:
     """Print and return both."""
-    names = [f"pipeline-{number:03}" for number in range(PIPELINES)]
-    with serving(lambda store: fill(store, names, NODES, 1, ROLLUP_DAYS)) as served:
-        print(f"{PIPELINES} pipelines of {NODES} nodes, a day of windows and {ROLLUP_DAYS} days of roll-ups each")
-        answer = measure_answer(served, _API, lambda: _read_bare(served), ANSWER_S)
-        return [answer, *measure_pages(served, ["/"], f"#overview-rows tbody tr:nth-child({PAGE})", USABLE_S)]
-
-
-def run_many() -> list[Figure]:
-    """Print and return the same of 10,000 pipelines."""
-    names = [f"pipeline-{number:05}" for number in range(MANY)]
+    names = [f"pipeline-{number:05}" for number in range(PIPELINES)]
     with serving(lambda store: fill(store, names, NODES, 1 / 24, ROLLUP_DAYS, 1)) as served:
-        print(f"{MANY:,} pipelines of {NODES} nodes, an hour of windows and {ROLLUP_DAYS} days of roll-ups each")
+        print(f"{PIPELINES:,} pipelines of {NODES} nodes, an hour of windows and {ROLLUP_DAYS} days of roll-ups each")
         answers = []
         for way, meaning in _WAYS.items():
             print(f"{meaning}, {PAGE} of them: ", end="")

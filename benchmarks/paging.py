@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import httpx2
-import msgspec
 import numpy as np
 import psycopg
 from sqlalchemy import func, select, update
 
-from benchmarks.cpu import cpu_s
-from benchmarks.database import fresh_database
+from benchmarks.database import fresh_database, read_documents
 from benchmarks.figures import Figure
 from benchmarks.generated import add_minute, fill
+from benchmarks.services import running
+from benchmarks.timing import Stopwatch, cpu_s
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.ops.processes import spawn, terminate
-from lagloss_server.packing.packed_json import unpack_text
 from lagloss_server.store.schema.alerting import JudgedWindowsRow
 from lagloss_server.store.schema.core import EmitterRow
 from lagloss_server.store.store import Store
+from tests.fakes.http_receiver import HttpReceiver, Reply, Request
 
 PIPELINES = 10_000
 NODES = 2
@@ -44,33 +38,21 @@ IDLE = 0.05
 TARGET_S = 5.0
 
 
-class Pager:
-    """Notes when the first message of each state of each incident about loss came, and how often there was one."""
+class Pager(HttpReceiver):
+    """Notes when the messages of each state of each incident about loss came."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.came: dict[tuple[str, str], list[float]] = {}
         self.changed = threading.Condition()
-        pager = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                pager.note(body)
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *_arguments: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/"
-
-    def note(self, body: Any) -> None:
-        incident = body["incident"]
+    def answer(self, request: Request) -> Reply:
+        incident = request.json()["incident"]
         if incident["rule"] == "loss":
             with self.changed:
                 self.came.setdefault((incident["pipeline"], incident["state"]), []).append(time.time())
                 self.changed.notify_all()
+        return Reply(204)
 
     def wait(self, pipeline: str, state: str, before: int) -> float:
         """Return when the message came that followed this many."""
@@ -79,36 +61,31 @@ class Pager:
                 raise TimeoutError(f"expected a message within a minute that {pipeline} is {state}, found none")
             return self.came[pipeline, state][before]
 
-    def count(self, pipeline: str, state: str) -> int:
-        return len(self.came.get((pipeline, state), ()))
-
 
 def run() -> list[Figure]:
     """Print how long pages take while a window of each of 10,000 pipelines closes per minute, and what that costs."""
     names = [f"pipeline-{number:05}" for number in range(PIPELINES)]
-    with fresh_database() as (folder, postgres, store), _pager() as pager:
+    with fresh_database() as (folder, postgres, store), Pager() as pager:
         next_s = fill(store, names, NODES, FILLED_MINUTES / 1_440, 0, lossy=0) + WINDOW_S
         bare = _bare(postgres.url, pager)
         servers = [process.pid for process in postgres.processes]
-        before = _clocks(servers)
-        _pages(store, names, set(), next_s, pager)
-        _read(postgres.url, names, next_s)
-        _say_cpu("written and read, no alerter", before, _clocks(servers))
+        with Stopwatch(*servers) as spent:
+            _pages(store, names, set(), next_s, pager)
+            with psycopg.connect(postgres.url, autocommit=True) as connection:
+                read_documents(connection, names, next_s, TOGETHER)
+        _say_cpu("written and read, no alerter", spent)
         env = {"LAGLOSS_DATABASE_URL": postgres.url, "LAGLOSS_ALERT_WEBHOOK_URL": pager.url}
         began_s, pages = time.monotonic(), list[float]()
-        alerter = spawn([sys.executable, "-m", "alerting"], folder / "alerting.log", env=env)
-        try:
+        with running("alerting", folder, env) as alerter:
             _wait_until_idle(store, alerter.pid)
             print(f"{PIPELINES:,} pipelines judged {time.monotonic() - began_s:.0f} s after the alerter's start")
             for minute in range(MINUTES):
                 next_s += WINDOW_S
                 time.sleep(max(0.0, next_s + WINDOW_S - time.time()))
-                before = _clocks([alerter.pid, *servers])
-                pages += _pages(store, names, set(names[minute :: PIPELINES // BREACHING]), next_s, pager)
-                _wait_until_idle(store, alerter.pid)
-                _say_cpu("written and looked at", before, _clocks([alerter.pid, *servers]))
-        finally:
-            terminate(alerter)
+                with Stopwatch(alerter.pid, *servers) as spent:
+                    pages += _pages(store, names, set(names[minute :: PIPELINES // BREACHING]), next_s, pager)
+                    _wait_until_idle(store, alerter.pid)
+                _say_cpu("written and looked at", spent)
     _say("bare NOTIFY, LISTEN and POST", bare)
     _say("from a window's commit to its page", pages)
     p99_s, bare_s = (float(np.quantile(took_s, 0.99)) for took_s in (pages, bare))
@@ -116,29 +93,9 @@ def run() -> list[Figure]:
     return [Figure(what, p99_s, "s", TARGET_S, bare_s, "bare NOTIFY, LISTEN and POST")]
 
 
-def _clocks(others: Sequence[int]) -> tuple[float, list[float]]:
-    return time.perf_counter(), [time.process_time(), *map(cpu_s, others)]
-
-
-def _say_cpu(what: str, before: tuple[float, list[float]], after: tuple[float, list[float]]) -> None:
-    took = [late - early for early, late in zip(before[1], after[1], strict=True)]
-    print(
-        f"a window of each {what}: {after[0] - before[0]:.1f} s; CPU of this process, alerter and servers in s:", end=""
-    )
-    print("", ", ".join(f"{each:.1f}" for each in took), flush=True)
-
-
-@contextmanager
-def _pager() -> Iterator[Pager]:
-    pager = Pager()
-    thread = threading.Thread(target=pager.server.serve_forever)
-    thread.start()
-    try:
-        yield pager
-    finally:
-        pager.server.shutdown()
-        pager.server.server_close()
-        thread.join()
+def _say_cpu(what: str, spent: Stopwatch) -> None:
+    took = ", ".join(f"{each:.1f}" for each in (spent.own_s, *spent.others_s.values()))
+    print(f"a window of each {what}: {spent.wall_s:.1f} s; CPU of this process, alerter and servers in s: {took}")
 
 
 def _bare(database_url: str, pager: Pager) -> list[float]:
@@ -184,15 +141,6 @@ def _wait_until_idle(store: Store, alerter: int) -> None:
                 connection.execute(update(EmitterRow).values(appended_at=int(time.time() * 1_000)))
             if cpu_s(alerter) - before_s < IDLE and connection.execute(judged).scalar_one() == PIPELINES:
                 return
-
-
-def _read(database_url: str, names: Sequence[str], start_s: int) -> None:
-    """Read the windows' documents, and do no more."""
-    query = 'SELECT document FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
-    with psycopg.connect(database_url, autocommit=True) as bare:
-        for at in range(0, len(names), TOGETHER):
-            for (document,) in bare.execute(query, [names[at : at + TOGETHER], start_s]):
-                msgspec.json.decode(unpack_text(document))
 
 
 def _say(what: str, took_s: list[float]) -> None:

@@ -14,22 +14,20 @@ from typing import Any, Final
 
 import httpx2
 import numpy as np
-from playwright.sync_api import Request, sync_playwright
-from sqlalchemy import Connection, insert, select, text
+from playwright.sync_api import Request
+from sqlalchemy import update
 
-from benchmarks.cpu import cpu_s
+from benchmarks.chart import chromium
+from benchmarks.database import transactions
 from benchmarks.figures import Figure
-from benchmarks.generated import fill
+from benchmarks.generated import add_minute, fill
 from benchmarks.serving import Served, serving
-from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
+from benchmarks.timing import Stopwatch
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.window import rfc3339
-from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
-PIPELINES: Final = 200
-MANY: Final = 10_000
+PIPELINES: Final = 10_000
 NODES: Final = 3
 READERS: Final = 100
 LASTS_S: Final = 60
@@ -40,47 +38,38 @@ _WATCHED: Final = 5
 _OVERVIEWS: Final = ("/", "/?sort=lag", "/?q=9", "/?state=ok&page=2")
 _STATIC: Final = "/assets/lagloss.js"
 _CALLBACK: Final = "/_dash-update-component"
-_WINDOW: Final = tables.table_of(tables.WindowRow)
 
 
 def run() -> list[Figure]:
     """Print and return what a refresh takes."""
-    return _measure([f"pipeline-{number:03}" for number in range(PIPELINES)], minutes_days=0.25, hours_days=None)
-
-
-def run_many() -> list[Figure]:
-    """Print and return the same of 10,000 pipelines."""
-    return _measure([f"pipeline-{number:05}" for number in range(MANY)], minutes_days=1 / 24, hours_days=1)
-
-
-def _measure(names: Sequence[str], minutes_days: float, hours_days: int | None) -> list[Figure]:
+    names = [f"pipeline-{number:05}" for number in range(PIPELINES)]
     last_s = 0
 
     def generate(store: Store) -> None:
         nonlocal last_s
-        last_s = fill(store, names, NODES, minutes_days, 30, hours_days)
+        last_s = fill(store, names, NODES, minutes_days=1 / 24, rollup_days=30, hours_days=1)
 
     with serving(generate) as served:
         refreshes = _recorded(served, [*_OVERVIEWS, *(f"/pipelines/{name}?range=1h" for name in names[:_WATCHED])])
         with _closing(served.store, names, last_s) as closed:
             # the first read of all pipelines is not asked for
             asyncio.run(_read(served.url, refreshes, EVERY_S, _Took()))
-            took, began_s = _Took(), time.monotonic()
-            before, used_s = (_transactions(served.store), closed["transactions"], closed["windows"]), cpu_s(served.pid)
-            asyncio.run(_read(served.url, refreshes, LASTS_S, took))
-            after = _transactions(served.store), closed["transactions"], closed["windows"]
-            lasted_s, used_s = time.monotonic() - began_s, cpu_s(served.pid) - used_s
+            took = _Took()
+            before = transactions(served.store), closed["transactions"], closed["windows"]
+            with Stopwatch(served.pid) as spent:
+                asyncio.run(_read(served.url, refreshes, LASTS_S, took))
+            after = transactions(served.store), closed["transactions"], closed["windows"]
     every, written, windows = (late - early for early, late in zip(before, after, strict=True))
     read = every - written
-    print(f"{len(names):,} pipelines, {READERS} readers for {lasted_s:.0f} s, {windows:,} windows closed")
+    print(f"{len(names):,} pipelines, {READERS} readers for {spent.wall_s:.0f} s, {windows:,} windows closed")
     for kind, seconds in took.refreshes.items():
         p50, p95, most = np.quantile(seconds, [0.5, 0.95, 1.0]) * 1_000
         print(f"{kind}: {len(seconds)} refreshes, p50 {p50:.0f} ms, p95 {p95:.0f} ms, at most {most:.0f} ms")
     p50, p95 = np.quantile(took.static, [0.5, 0.95])
     print(f"{_STATIC}, in turns: p50 {p50 * 1_000:.0f} ms, p95 {p95 * 1_000:.0f} ms (asked for: {ANSWER_S:g} s)")
     refreshed = sum(map(len, took.refreshes.values()))
-    print(f"{read:,} reads of PostgreSQL: {read / refreshed:.2f} per refresh, {read / lasted_s:.1f} per second")
-    print(f"the dashboard took {used_s / lasted_s:.2f} cores")
+    print(f"{read:,} reads of PostgreSQL: {read / refreshed:.2f} per refresh, {read / spent.wall_s:.1f} per second")
+    print(f"the dashboard took {spent.servers_s / spent.wall_s:.2f} cores")
     static_s = float(np.quantile(took.static, 0.95))
     return [
         Figure(
@@ -102,8 +91,7 @@ class _Took:
 def _recorded(served: Served, paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """Return what each page sends at its clock's tick, as a browser does."""
     found: dict[str, list[dict[str, Any]]] = {}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
+    with chromium() as browser:
         for path in paths:
             page, sent = browser.new_page(), list[dict[str, Any]]()
 
@@ -120,7 +108,6 @@ def _recorded(served: Served, paths: Sequence[str]) -> dict[str, list[dict[str, 
                 page.wait_for_timeout(200)
             found[path] = list({body["output"]: body for body in sent}.values())
             page.close()
-        browser.close()
     return found
 
 
@@ -156,17 +143,16 @@ def _closing(store: Store, names: Sequence[str], last_s: int) -> Iterator[Counte
     done, counted = threading.Event(), Counter[str]()
 
     def close() -> None:
-        at, start_s, began = 0, last_s, time.monotonic()
+        began = time.monotonic()
         while not done.is_set():
             due = int((time.monotonic() - began) / WINDOW_S * len(names))
+            while counted["windows"] < due:
+                minute, first = divmod(counted["windows"], len(names))
+                part = names[first : first + due - counted["windows"]]
+                add_minute(store, part, NODES, last_s + (minute + 1) * WINDOW_S)
+                counted.update(windows=len(part), transactions=1)
             with store.engine.begin() as connection:
-                while at < due:
-                    round_, first = divmod(at, len(names))
-                    some = names[first : first + due - at]
-                    _close(connection, some, start_s + round_ * WINDOW_S)
-                    at += len(some)
-                    counted["windows"] += len(some)
-                connection.execute(text("UPDATE emitter SET appended_at = :now"), {"now": int(time.time() * 1_000)})
+                connection.execute(update(tables.EmitterRow).values(appended_at=int(time.time() * 1_000)))
             counted["transactions"] += 1
             done.wait(1.0)
 
@@ -177,33 +163,3 @@ def _closing(store: Store, names: Sequence[str], last_s: int) -> Iterator[Counte
     finally:
         done.set()
         thread.join()
-
-
-def _close(connection: Connection, names: Sequence[str], after_s: int) -> None:
-    """Close the window after this one: the same result a minute later."""
-    start_s, closed_ms = after_s + WINDOW_S, int(time.time() * 1_000)
-    before = connection.execute(
-        select(_WINDOW).where(tables.is_any(_WINDOW.c.pipeline, names), _WINDOW.c.window_start == after_s)
-    )
-    rows = [
-        {
-            **row,
-            "window_start": start_s,
-            "closed_at": closed_ms,
-            "document": {**row["document"], "window_start": rfc3339(start_s)},
-        }
-        for row in before.mappings()
-    ]
-    if rows:
-        connection.execute(insert(_WINDOW), rows)
-    connection.execute(
-        text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) payload"),
-        {"channel": WINDOWS_CHANNEL, "payloads": [f"{name}/{start_s}" for name in names]},
-    )
-
-
-def _transactions(store: Store) -> int:
-    with store.engine.connect() as connection:
-        connection.execute(text("SELECT pg_stat_clear_snapshot()"))
-        counted = text("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
-        return int(connection.execute(counted).scalar_one())

@@ -4,7 +4,6 @@ COPY of the same rows."""
 from __future__ import annotations
 
 import io
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,13 +17,13 @@ from sqlalchemy import Engine, text
 from aggregator.reports.batch import Checkpoints, ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.feed import without_collections
-from benchmarks.cpu import cpu_s
 from benchmarks.database import fresh_database
 from benchmarks.figures import Figure
+from benchmarks.timing import Stopwatch
+from benchmarks.traffic import chain
 from lagloss.broker.topics import REPORTS
 from lagloss.wire.format import REPORT_SCHEMA, WINDOW_S, EmitterReport, OffsetRange, Progress, Tally, encode_report
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.definition import Definition
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 
 EMITTERS: Final = 10_000
@@ -41,15 +40,6 @@ TARGET_US: Final = 80.0
 
 def pipeline_name(number: int) -> str:
     return f"service-{number:02}"
-
-
-def definition(name: str) -> Definition:
-    """Return a chain of the nodes."""
-    nodes = [{"name": node, "to": [after]} for node, after in itertools.pairwise(NODES)]
-    spec = {"nodes": [*nodes, {"name": NODES[-1]}]}
-    return Definition.model_validate(
-        {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": {"name": name}, "spec": spec}
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +86,8 @@ def run(emitters: int = EMITTERS) -> list[Figure]:
     """Print what a report costs, by where it is spent, and return it."""
     with fresh_database() as (_, postgres, store):
         for number in range(PIPELINES):
-            store.apply(definition(pipeline_name(number)), 0)
-        known = {name: frozenset(definition(name).graph.checkpoints) for name in store.names()}
+            store.apply(chain(pipeline_name(number), NODES), 0)
+        known = {name: frozenset(chain(name, NODES).graph.checkpoints) for name in store.names()}
         consumer = ReportConsumer(store.engine, REPORTS, "bench")
         now_ms = int(time.time() * 1000)
         fleet = Fleet(now_ms // 60_000 * WINDOW_S, emitters)
@@ -136,9 +126,9 @@ Price = tuple[float, float]
 
 def _price(work: Callable[[], object], postgres: EmbeddedPostgres, reports: int) -> Price:
     """Return the CPU time that a report takes in this process and in PostgreSQL, in us."""
-    began, server = time.process_time(), cpu_s(postgres.processes[0].pid)
-    work()
-    return (time.process_time() - began) / reports * 1e6, (cpu_s(postgres.processes[0].pid) - server) / reports * 1e6
+    with Stopwatch(postgres.processes[0].pid) as spent:
+        work()
+    return spent.own_s / reports * 1e6, spent.servers_s / reports * 1e6
 
 
 def _wal_bytes(engine: Engine) -> int:
@@ -166,7 +156,3 @@ def _copy(engine: Engine) -> None:
             for table, rows in zip(tables, data, strict=True):
                 with cursor.copy(f"COPY bare_{table} FROM STDIN (FORMAT BINARY)") as copy:
                     copy.write(rows)
-
-
-if __name__ == "__main__":
-    run()

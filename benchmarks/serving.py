@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 import httpx2
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
+from benchmarks.chart import chromium
 from benchmarks.database import fresh_database
 from benchmarks.figures import Figure
-from benchmarks.services import await_answer, running
-from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
-from lagloss_server.ops.processes import choose_port, spawn, terminate
+from benchmarks.services import running, running_application
+from benchmarks.timing import timed_s
 from lagloss_server.store.store import Store
 
 ROUNDS: Final = 5
@@ -62,12 +61,6 @@ def serving(fill: Callable[[Store], object]) -> Iterator[Served]:
             yield Served(store, dashboard.url, dashboard.pid)
 
 
-def timed_s(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
 def measure_answer(served: Served, path: str, bare: Callable[[], object], budget_s: float) -> Figure:
     """Print and return the time of an API answer beside that of a bare read of its rows, in turns."""
     with httpx2.Client(base_url=served.url, timeout=60) as client:
@@ -91,22 +84,24 @@ def measure_pages(served: Served, paths: list[str], shows: str, budget_s: float)
     """Print how long each page takes in a browser until its first paint, and until it has what the selector `shows`
     finds and nothing is added to it any more, beside our bare shell and beside Dash with one chart, in turns. Each load
     begins with an empty cache. Where Dash itself is slower than what is asked for, a page may take a little longer."""
-    with _bare_dash() as bare_url, sync_playwright() as playwright:
+    with (
+        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
+        running_application("benchmarks.bare_dash:server", Path(folder)) as bare,
+        chromium() as browser,
+    ):
         loads = {
-            "Dash with one chart": (bare_url, ".legend .traces"),
+            "Dash with one chart": (bare.url, ".legend .traces"),
             "the bare shell": (f"{served.url}{SHELL_PATH}", "main [role=alert]"),
             **{f"page {path}": (f"{served.url}{path}", shows) for path in paths},
         }
         took_s: dict[str, list[float]] = {name: [] for name in loads}
         painted_s: dict[str, list[float]] = {name: [] for name in loads}
-        browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
         for _ in range(ROUNDS):
             for name, (url, selector) in loads.items():
                 with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
                     page = context.new_page()
                     took_s[name].append(_whole_after_s(page, url, selector))
                     painted_s[name].append(page.evaluate(_PAINTED_MS) / 1_000)
-        browser.close()
     middle_s = {name: statistics.median(runs) for name, runs in took_s.items()}
     for name, runs in took_s.items():
         each_s = ", ".join(f"{each:.2f}" for each in runs)
@@ -125,20 +120,6 @@ def measure_pages(served: Served, paths: list[str], shows: str, budget_s: float)
             Figure(f"page {path}, painted", statistics.median(painted_s[f"page {path}"]), "s", PAINTED_S),
         )
     ]
-
-
-@contextmanager
-def _bare_dash() -> Iterator[str]:
-    """Start a bare Dash, and yield its URL once it answers."""
-    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder:
-        port, log = choose_port("Dash"), Path(folder) / "dash.log"
-        process = spawn([sys.executable, "-m", "benchmarks.bare_dash", str(port)], log)
-        try:
-            url = f"http://127.0.0.1:{port}/"
-            await_answer(url, log)
-            yield url
-        finally:
-            terminate(process)
 
 
 def _whole_after_s(page: Page, url: str, shows: str) -> float:

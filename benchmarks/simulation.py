@@ -39,7 +39,7 @@ class Costs:
     """Of the follower."""
     report_postgres_us: float = _from(32.0, "reports")
     report_bytes: float = _from(1_025.0, "reports")
-    report_wal_bytes: float = _from(2_257.0, "reports")
+    report_wal_bytes: float = _from(1_897.0, "reports")
     beacon_ns: float = _from(124.0, "sizes")
     """Of an executor: fetched, scanned, counted."""
     read_s: float = _from(0.5, "sizes")

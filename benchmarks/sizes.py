@@ -15,31 +15,25 @@ from typing import Final
 
 import numpy as np
 import psutil
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
 from sqlalchemy import insert, select, text
 
-from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.closing.window_store import NAMES_PER_WINDOW
 from aggregator.kernel.spark_reader import AGGREGATOR_JOB, BlockReader
-from aggregator.metrics import AggregatorMetrics
-from aggregator.reports.batch import ReportRecord
-from aggregator.reports.consumer import ReportConsumer
-from aggregator.set_aside import SetAside
 from benchmarks.closing import everything, read_plan
-from benchmarks.database import fresh_database
+from benchmarks.database import fresh_database, fresh_servers
 from benchmarks.figures import Figure
 from benchmarks.generated import fill
-from benchmarks.traffic import NODES, chain, send
+from benchmarks.timing import timed_s
+from benchmarks.traffic import NODES, chain, emitter_of, send
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
-from lagloss.wire.format import EmitterReport, OffsetRange, Tally, encode_report, hash_id, signed64
+from lagloss.wire.format import WINDOW_S, EmitterReport, OffsetRange, Tally, encode_report, hash_id, signed64
 from lagloss.wire.sketch import Sketch
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
-from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.spark_session import start_session
-from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.store.migrate import migrate
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import Store
+from tests.support.closers import driven
 
 START_S = (int(time.time()) - 3_600) // 60 * 60
 """Recent: blocks of windows older than 7 days are set aside."""
@@ -59,36 +53,30 @@ def run(sizes: Sequence[int] = SIZES) -> list[Figure]:
 
 
 def _read_sizes(sizes: Sequence[int]) -> list[Figure]:
-    figures = []
-    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder:
-        spark = start_session(AGGREGATOR_JOB, "local[2]", "4g", Path(folder) / "spark")
-        try:
-            for size in sizes:
-                with EmbeddedKafka(Path(folder) / f"kafka-{size}", heap_mb=1024) as kafka:
-                    create_topics(kafka.bootstrap, PARTITIONS)
-                    factor = size // 1_000_000
-                    sent = send(kafka.bootstrap, [START_S], A_SECOND * factor, PARTITIONS, steps=60 * factor)
-                    reader = BlockReader(spark, kafka.bootstrap, BEACONS, PARTITIONS)
-                    ranges, plan = everything(kafka.bootstrap), read_plan([START_S])
-                    reader.read(ranges, plan)
-                    seconds = []
-                    with _peak_memory() as peak:
-                        for _ in range(5 if size < 100_000_000 else 3):
-                            began = time.perf_counter()
-                            reader.read(ranges, plan)
-                            seconds.append(time.perf_counter() - began)
-                    took = statistics.median(seconds)
-                    print(
-                        f"{sent.beacons:>11,} beacons: {took:6.2f} s, {took / sent.beacons * 1e9:5.0f} ns a beacon,"
-                        f" {sent.beacons / took / 1e6:.1f} M/s, a task's memory {max(peak) / 2**20:.0f} MiB",
-                        flush=True,
-                    )
-                    figures.append(
-                        Figure(f"a read of {sent.beacons:,} beacons", took / sent.beacons * 1e9, "ns/beacon")
-                    )
-        finally:
-            spark.stop()
-    return figures
+    with (
+        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
+        start_session(AGGREGATOR_JOB, "local[2]", "4g", Path(folder) / "spark") as spark,
+    ):
+        return [_read_size(spark, size, Path(folder) / f"kafka-{size}") for size in sizes]
+
+
+def _read_size(spark: SparkSession, size: int, folder: Path) -> Figure:
+    with EmbeddedKafka(folder, heap_mb=1024) as kafka:
+        create_topics(kafka.bootstrap, PARTITIONS)
+        factor = size // 1_000_000
+        sent = send(kafka.bootstrap, [START_S], A_SECOND * factor, PARTITIONS, steps=60 * factor)
+        reader = BlockReader(spark, kafka.bootstrap, BEACONS, PARTITIONS)
+        ranges, plan = everything(kafka.bootstrap), read_plan([START_S])
+        reader.read(ranges, plan)
+        with _peak_memory() as peak:
+            rounds = 5 if size < 100_000_000 else 3
+            took = statistics.median(timed_s(lambda: reader.read(ranges, plan)) for _ in range(rounds))
+    print(
+        f"{sent.beacons:>11,} beacons: {took:6.2f} s, {took / sent.beacons * 1e9:5.0f} ns a beacon,"
+        f" {sent.beacons / took / 1e6:.1f} M/s, a task's memory {max(peak) / 2**20:.0f} MiB",
+        flush=True,
+    )
+    return Figure(f"a read of {sent.beacons:,} beacons", took / sent.beacons * 1e9, "ns/beacon")
 
 
 @contextmanager
@@ -116,70 +104,48 @@ def _peak_memory() -> Iterator[list[int]]:
 
 def _proven_sizes(windows: int = 200) -> list[Figure]:
     figures = []
-    with (
-        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
-        EmbeddedKafka(Path(folder) / "kafka") as kafka,
-        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-    ):
-        create_topics(kafka.bootstrap)
-        migrate(postgres.url)
-        store = Store(postgres.url)
-        beacons = BeaconLog(kafka.bootstrap, BEACONS)
-        now_ms = int(time.time() * 1000)
-        first_s = now_ms // 60_000 * 60 - 60 * (windows * len(PROVEN_SIZES) + 5)
+    with fresh_servers(PARTITIONS) as servers:
+        store = servers.store
         store.apply(chain(), 0)
-        follower = ReportConsumer(store.engine, REPORTS, "bench")
-        for at, size in enumerate(PROVEN_SIZES):
-            _follow(follower, size // 10, first_s + 60 * windows * at, windows, now_ms)
+        first_s = int(time.time()) // WINDOW_S * WINDOW_S - WINDOW_S * (windows * len(PROVEN_SIZES) + 5)
+        producer = Producer({"bootstrap.servers": servers.kafka.bootstrap})
+        starts_s = {
+            size: range(first_s + WINDOW_S * windows * at, first_s + WINDOW_S * windows * (at + 1), WINDOW_S)
+            for at, size in enumerate(PROVEN_SIZES)
+        }
+        for seq, (size, window_starts_s) in enumerate(starts_s.items()):
+            for node in NODES:
+                _report(producer, node, seq, size // 10, window_starts_s)
+        producer.flush(120)
         # no Spark: what tallies prove is never read
-        reader = BlockReader(None, kafka.bootstrap, BEACONS, PARTITIONS)  # type: ignore[arg-type]
-        metrics = AggregatorMetrics()
-        watch = DefinitionRegistry(store.engine, store, metrics)
-        closer = Closer(store.engine, watch, reader, beacons, metrics, SetAside(store.engine))
-        watch.refresh()
-        for at, size in enumerate(PROVEN_SIZES):
-            mine = [("bench", first_s + 60 * (windows * at + minute)) for minute in range(windows)]
-            began = time.perf_counter()
-            closer.close_windows(mine, now_ms)
-            took = time.perf_counter() - began
-            (found,) = store.windows("bench", mine[0][1], mine[0][1] + 60)
-            if (found.proof, found.verdict, found.messages) != ("tallies", "ok", size // 10):
-                raise SystemExit(f"not proven: {found}")
-            bins = _lags(size // 10).keys.size
-            print(
-                f"a proven window of {size:>10,} beacons: {took / windows * 1000:.2f} ms, {bins} bins a sketch",
-                flush=True,
-            )
-            figures.append(Figure(f"a proven window of {size:,} beacons", took / windows * 1000, "ms"))
-        beacons.close()
-        store.close()
+        with driven(None, servers.kafka.bootstrap, store, BEACONS, REPORTS) as aggregator:  # type: ignore[arg-type]
+            aggregator.follow_all()
+            for size, window_starts_s in starts_s.items():
+                mine = [("bench", start_s) for start_s in window_starts_s]
+                took = timed_s(lambda: aggregator.closer.close_windows(mine, int(time.time() * 1_000)))  # noqa: B023
+                (found,) = store.windows("bench", mine[0][1], mine[0][1] + WINDOW_S)
+                if (found.proof, found.verdict, found.messages) != ("tallies", "ok", size // 10):
+                    raise SystemExit(f"not proven: {found}")
+                bins = _lags(size // 10).keys.size
+                print(
+                    f"a proven window of {size:>10,} beacons: {took / windows * 1000:.2f} ms, {bins} bins a sketch",
+                    flush=True,
+                )
+                figures.append(Figure(f"a proven window of {size:,} beacons", took / windows * 1000, "ms"))
     return figures
 
 
-def _follow(follower: ReportConsumer, messages: int, first_s: int, windows: int, now_ms: int) -> None:
-    """Follow reports of five nodes that were all final in these windows, with this many messages each."""
-    lags, positions = _lags(messages), follower.positions()
-    for number, node in enumerate(NODES):
-        offset = positions.get(number, 0)
-        tallies = tuple(
-            Tally(f"{node}.{side}", first_s + 60 * minute, messages, 12_345, lags, (OffsetRange(0, 1, 9),))
-            for minute in range(windows)
-            for side in ("in", "out")
-        )
-        report = EmitterReport(
-            "bench",
-            node,
-            uuid.UUID(int=number).bytes,
-            "bench",
-            offset + 1,
-            0,
-            now_ms,
-            False,
-            now_ms // 1000,
-            (),
-            tallies,
-        )
-        follower.follow([ReportRecord(number, offset, now_ms, encode_report(report))], {})
+def _report(producer: Producer, node: str, seq: int, messages: int, starts_s: range) -> None:
+    """Send a report of a node, final in these windows, with this many messages each."""
+    lags, now_ms = _lags(messages), int(time.time() * 1_000)
+    tallies = tuple(
+        Tally(f"{node}.{side}", start_s, messages, 12_345, lags, (OffsetRange(0, 1, 9),))
+        for start_s in starts_s
+        for side in ("in", "out")
+    )
+    emitter = emitter_of("bench", node)
+    report = EmitterReport("bench", node, emitter, "bench", seq, 0, now_ms, False, now_ms // 1000, (), tallies)
+    producer.produce(REPORTS, encode_report(report), emitter)
 
 
 def _lags(messages: int) -> Sketch:

@@ -255,7 +255,7 @@ def _sampled(sampler: _Sampler, traffic: Any, folder: Path, kill_every: float | 
                 kill_at += kill_every
                 victim = next(victims)
                 victim.kill_and_start()
-                print(f"minute {sample['minute']:.1f}: killed {victim.module}", flush=True)
+                print(f"minute {sample['minute']:.1f}: killed {victim.name}", flush=True)
 
 
 def _await_verdicts(store: Store, plan: Run) -> list[str]:

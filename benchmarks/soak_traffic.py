@@ -46,7 +46,7 @@ RESTART_S: Final = 120
 FORGOTTEN_S: Final = 11 * WINDOW_S
 """From a crash to the end of the last window that it keeps from being idle, if there were emitters that have ended."""
 NODES: Final = ("node-0", "node-1")
-"""As `generated.chain` names them."""
+"""As `generated.node_names` has them."""
 Fault = Literal["", "loss", "late", "restart", "stop", "crash"]
 _FAULTS: Final[dict[int, Fault]] = {7: "loss", 13: "late", 21: "restart", 33: "stop", 41: "crash"}
 _LAGS_MS: Final = np.random.default_rng(1).lognormal(4, 0.5, (64, MESSAGES)).astype(np.float32)

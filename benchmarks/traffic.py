@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,17 +20,22 @@ STEPS = 600
 """Flushes a window: 10 a second: blocks of 250 beacons, as from many emitters."""
 
 
-def chain() -> Definition:
-    """Return the benchmark's pipeline."""
-    nodes = [{"name": name, "to": [after]} for name, after in itertools.pairwise(NODES)]
+def chain(name: str = "bench", nodes: Sequence[str] = NODES) -> Definition:
+    """Return a pipeline of these nodes, one after the other."""
+    linked = [{"name": node, "to": [after]} for node, after in itertools.pairwise(nodes)]
     return Definition.model_validate(
         {
             "apiVersion": "lagloss/v1",
             "kind": "Pipeline",
-            "metadata": {"name": "bench"},
-            "spec": {"nodes": [*nodes, {"name": NODES[-1]}]},
+            "metadata": {"name": name},
+            "spec": {"nodes": [*linked, {"name": nodes[-1]}]},
         }
     )
+
+
+def emitter_of(pipeline: str, node: str) -> bytes:
+    """Return the name of the node's only emitter."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, f"{pipeline}/{node}").bytes
 
 
 @dataclass(frozen=True)

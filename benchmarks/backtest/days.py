@@ -7,7 +7,6 @@ found (`found_by`), and whether it has to page.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,134 +57,99 @@ CONNECTORS: Final = ("conn-ga", "conn-fb")
 MINUTE_S: Final = 60.0
 
 
-class _Plan:
-    """Draws one fault of each kind, at a moment."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of fault. `text`: in the grammar of faults, with a `place` and an `amount` that are drawn: a factor or
+    share, or whole seconds."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
+    name: str
+    text: str
+    minutes: tuple[int, int]
+    effects: frozenset[str] = frozenset()
+    found_by: frozenset[str] = frozenset()
+    has_to_page: bool = False
+    places: tuple[str, ...] = ()
+    amounts: tuple[float, float] | None = None
+    seconds: tuple[int, int] | None = None
 
-    def _minutes(self, least: int, most: int) -> float:
-        return MINUTE_S * int(self._rng.integers(least, most + 1))
-
-    def _share(self, least: float, most: float) -> float:
-        return round(float(self._rng.uniform(least, most)), 3)
-
-    def _one_of(self, names: tuple[str, ...]) -> str:
-        return names[int(self._rng.integers(len(names)))]
-
-    def _fault(self, text: str, at_s: float, lasts_s: float) -> tuple[SimulatedFault, ...]:
-        return (SimulatedFault.parsed(text, at_s, at_s + lasts_s),)
-
-    def heavy_loss(self, at_s: float) -> LedgerFault:
-        text = f"lose:link:{self._one_of(LINKS[:2])}:{self._share(0.1, 0.4)}"
-        faults = self._fault(text, at_s, self._minutes(2, 8))
-        return LedgerFault("a link loses 10 to 40 % for minutes", faults, LOST, frozenset({"loss"}), True)
-
-    def steady_loss(self, at_s: float) -> LedgerFault:
-        text = f"lose:node:event-norm:{self._share(0.02, 0.04)}"
-        faults = self._fault(text, at_s, self._minutes(5, 20))
-        return LedgerFault("a node loses 2 to 4 % for 5 to 20 min", faults, LOST, frozenset({"loss"}), True)
-
-    def lossy_minute(self, at_s: float) -> LedgerFault:
-        text = f"lose:link:{LINKS[1]}:{self._share(0.02, 0.035)}"
-        faults = self._fault(text, at_s, MINUTE_S)
-        return LedgerFault("one minute loses 2 to 3.5 %", faults, LOST, frozenset({"loss"}))
-
-    def outage(self, at_s: float) -> LedgerFault:
-        faults = self._fault(f"stop:{self._one_of(CONNECTORS)}", at_s, self._minutes(10, 14))
-        effects = LATE | {"blind", "uncertain-loss"}
-        return LedgerFault(
-            "a connector is down for 10 to 14 min", faults, effects, frozenset({"staleness", "lag"}), True
-        )
-
-    def slowness(self, at_s: float) -> LedgerFault:
-        text = f"delay:{self._one_of(CONNECTORS)}:{int(self._rng.integers(14, 25))}s:1"
-        faults = self._fault(text, at_s, self._minutes(6, 15))
-        return LedgerFault("a connector takes 14 to 25 s", faults, LATE, frozenset({"lag"}), True)
-
-    def stalled_middle(self, at_s: float) -> LedgerFault:
-        faults = self._fault("stop:event-norm", at_s, 7 * MINUTE_S)
-        effects = LATE | {"blind", "uncertain-loss"}
-        return LedgerFault("a node in the middle is down for 7 min", faults, effects, frozenset({"staleness"}))
-
-    def blindness(self, at_s: float) -> LedgerFault:
-        faults = self._fault("blind:col-service", at_s, self._minutes(8, 15))
-        effects = frozenset({"blind", "uncertain-loss"})
-        return LedgerFault("the first node drops beacons for minutes", faults, effects, frozenset({"blind"}), True)
-
-    def stuck_partition(self, at_s: float) -> LedgerFault:
-        text = f"stuck:event-norm->event-router:{self._share(0.025, 0.04)}"
-        faults = self._fault(text, at_s, self._minutes(45, 80))
-        effects = LATE | {"uncertain-loss"}
-        return LedgerFault("2.5 to 4 % wait for an hour", faults, effects, frozenset({"uncertain-loss"}))
-
-    def dead_letters(self, at_s: float) -> LedgerFault:
-        text = f"dead:{self._one_of(('event-norm', *CONNECTORS))}:{self._share(0.04, 0.5)}"
-        faults = self._fault(text, at_s, self._minutes(5, 15))
-        effects = frozenset({"dead-letters"})
-        return LedgerFault("4 to 50 % become dead letters", faults, effects, effects)
-
-    def filter_bug(self, at_s: float) -> LedgerFault:
-        text = f"filter:event-norm:{self._share(0.2, 0.95)}"
-        faults = self._fault(text, at_s, self._minutes(20, 60))
-        effects = frozenset({"filtered"})
-        return LedgerFault("a filter drops 20 to 95 %", faults, effects, effects)
-
-    def missing_traffic(self, at_s: float) -> LedgerFault:
-        text = f"burst:{self._share(0.001, 0.35)}"
-        faults = self._fault(text, at_s, self._minutes(20, 60))
-        effects = frozenset({"volume"})
-        return LedgerFault("traffic falls to 35 % or less", faults, effects, effects)
-
-    def duplicates(self, at_s: float) -> LedgerFault:
-        text = f"duplicate:event-norm:{self._share(0.02, 0.2)}"
-        faults = self._fault(text, at_s, self._minutes(5, 15))
-        effects = frozenset({"duplicates"})
-        return LedgerFault("2 to 20 % are sent twice", faults, effects, effects)
-
-    def corruption(self, at_s: float) -> LedgerFault:
-        text = f"corrupt:{self._one_of(LINKS)}:{self._share(0.005, 0.05)}"
-        faults = self._fault(text, at_s, self._minutes(2, 10))
-        effects = frozenset({"corruption"})
-        return LedgerFault("a link changes payloads", faults, effects, effects)
-
-    def deployment(self, at_s: float) -> LedgerFault:
-        return LedgerFault("a deployment of every node", self._fault("restart:all", at_s, 2 * MINUTE_S), frozenset())
-
-    def burst(self, at_s: float) -> LedgerFault:
-        text = f"burst:{self._share(1.5, 3)}"
-        return LedgerFault("up to three times the traffic", self._fault(text, at_s, self._minutes(3, 10)), frozenset())
+    def draw(self, rng: np.random.Generator, from_s: float) -> LedgerFault:
+        """Draw one that begins then."""
+        place = self.places[int(rng.integers(len(self.places)))] if self.places else ""
+        amount = round(float(rng.uniform(*self.amounts)), 3) if self.amounts else None
+        amount = int(rng.integers(*self.seconds)) if self.seconds else amount
+        shortest, longest = self.minutes
+        minutes = shortest if shortest == longest else int(rng.integers(shortest, longest + 1))
+        text = self.text.format(place=place, amount=amount)
+        fault = SimulatedFault.parsed(text, from_s, from_s + minutes * MINUTE_S)
+        return LedgerFault(self.name, (fault,), self.effects, self.found_by, self.has_to_page)
 
 
-KINDS: Final[tuple[Callable[[_Plan, float], LedgerFault], ...]] = (
-    _Plan.heavy_loss,
-    _Plan.steady_loss,
-    _Plan.lossy_minute,
-    _Plan.outage,
-    _Plan.slowness,
-    _Plan.stalled_middle,
-    _Plan.blindness,
-    _Plan.stuck_partition,
-    _Plan.dead_letters,
-    _Plan.filter_bug,
-    _Plan.missing_traffic,
-    _Plan.duplicates,
-    _Plan.corruption,
-    _Plan.deployment,
-    _Plan.burst,
-)
+_DOWN: Final = LATE | {"blind", "uncertain-loss"}
+_DEAD: Final = frozenset({"dead-letters"})
+_FILTERED: Final = frozenset({"filtered"})
+_VOLUME: Final = frozenset({"volume"})
+_DUPLICATES: Final = frozenset({"duplicates"})
+_CORRUPTION: Final = frozenset({"corruption"})
+_LOSS: Final = frozenset({"loss"})
+KINDS: Final = (
+    Kind(
+        "a link loses 10 to 40 % for minutes", "lose:link:{place}:{amount}", (2, 8), LOST, _LOSS, True,
+        places=LINKS[:2], amounts=(0.1, 0.4),
+    ),
+    Kind(
+        "a node loses 2 to 4 % for 5 to 20 min", "lose:node:event-norm:{amount}", (5, 20), LOST, _LOSS, True,
+        amounts=(0.02, 0.04),
+    ),
+    Kind("one minute loses 2 to 3.5 %", f"lose:link:{LINKS[1]}:{{amount}}", (1, 1), LOST, _LOSS, amounts=(0.02, 0.035)),
+    Kind(
+        "a connector is down for 10 to 14 min", "stop:{place}", (10, 14), _DOWN, frozenset({"staleness", "lag"}), True,
+        places=CONNECTORS,
+    ),
+    Kind(
+        "a connector takes 14 to 25 s", "delay:{place}:{amount}s:1", (6, 15), LATE, frozenset({"lag"}), True,
+        places=CONNECTORS, seconds=(14, 25),
+    ),
+    Kind("a node in the middle is down for 7 min", "stop:event-norm", (7, 7), _DOWN, frozenset({"staleness"})),
+    Kind(
+        "the first node drops beacons for minutes", "blind:col-service", (8, 15),
+        frozenset({"blind", "uncertain-loss"}), frozenset({"blind"}), True,
+    ),
+    Kind(
+        "2.5 to 4 % wait for an hour", "stuck:event-norm->event-router:{amount}", (45, 80),
+        LATE | {"uncertain-loss"}, frozenset({"uncertain-loss"}), amounts=(0.025, 0.04),
+    ),
+    Kind(
+        "4 to 50 % become dead letters", "dead:{place}:{amount}", (5, 15), _DEAD, _DEAD,
+        places=("event-norm", *CONNECTORS), amounts=(0.04, 0.5),
+    ),
+    Kind(
+        "a filter drops 20 to 95 %", "filter:event-norm:{amount}", (20, 60), _FILTERED, _FILTERED,
+        amounts=(0.2, 0.95),
+    ),
+    Kind("traffic falls to 35 % or less", "burst:{amount}", (20, 60), _VOLUME, _VOLUME, amounts=(0.001, 0.35)),
+    Kind(
+        "2 to 20 % are sent twice", "duplicate:event-norm:{amount}", (5, 15), _DUPLICATES, _DUPLICATES,
+        amounts=(0.02, 0.2),
+    ),
+    Kind(
+        "a link changes payloads", "corrupt:{place}:{amount}", (2, 10), _CORRUPTION, _CORRUPTION,
+        places=LINKS, amounts=(0.005, 0.05),
+    ),
+    Kind("a deployment of every node", "restart:all", (2, 2)),
+    Kind("up to three times the traffic", "burst:{amount}", (3, 10), amounts=(1.5, 3.0)),
+)  # fmt: skip
 
 
 def plan(rng: np.random.Generator, from_s: float, to_s: float) -> list[LedgerFault]:
     """Return faults of every kind in turn, in random order, at random times from one moment to another."""
-    draw, found, at_s = _Plan(rng), list[LedgerFault](), from_s
-    left: list[Callable[[_Plan, float], LedgerFault]] = []
+    faults, moment_s = list[LedgerFault](), from_s
+    remaining: list[Kind] = []
     while True:
-        at_s = at_s // 60 * 60 + APART_S + 60 * int(rng.integers(0, 60)) + 15
-        if not left:
-            left = [KINDS[at] for at in rng.permutation(len(KINDS)).tolist()]
-        fault = left.pop()(draw, at_s)
+        moment_s = moment_s // 60 * 60 + APART_S + 60 * int(rng.integers(0, 60)) + 15
+        if not remaining:
+            remaining = [KINDS[index] for index in rng.permutation(len(KINDS)).tolist()]
+        fault = remaining.pop().draw(rng, moment_s)
         if fault.to_s + APART_S / 2 > to_s:
-            return found
-        found.append(fault)
-        at_s = fault.to_s
+            return faults
+        faults.append(fault)
+        moment_s = fault.to_s

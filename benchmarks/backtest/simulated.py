@@ -128,17 +128,14 @@ class SimulatedPipeline:
         malformed, unreadable, robots, to_ga, to_fb, to_both = self.rng.multinomial(
             events, [*kinds, 1 - sum(kinds)]
         ).tolist()
-        for batch, out_s in self._visit(COL, self._batch(malformed, event_s), event_s, active, end="filtered"):
+        for batch, out_s in self._visit(COL, Batch(malformed, event_s), event_s, active, end="filtered"):
             assert out_s is None
             yield batch
         for count, end, vendors in (
             (unreadable, "dead", ()), (robots, "filtered", ()),
             (to_ga, None, (CONN_GA,)), (to_fb, None, (CONN_FB,)), (to_both, None, (CONN_GA, CONN_FB)),
         ):  # fmt: skip
-            yield from self._through(self._batch(count, event_s), end, vendors, active)
-
-    def _batch(self, count: int, event_s: float) -> Batch:
-        return Batch(count, event_s)
+            yield from self._through(Batch(count, event_s), end, vendors, active)
 
     def _through(
         self, batch: Batch, end: str | None, vendors: Sequence[str], active: Sequence[SimulatedFault]

@@ -30,6 +30,7 @@ from aggregator.clock import Catchup
 from benchmarks.generated import chain
 from benchmarks.soak import wrong_windows
 from benchmarks.soak_traffic import NODES, Run, pipeline_name, send
+from benchmarks.traffic import chain
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
@@ -203,7 +204,7 @@ def crowded(store: Store, bootstrap: str) -> Iterator[Run]:
         yield crowd
         return
     for number in range(crowd.pipelines):
-        store.apply(chain(pipeline_name(number), len(NODES)), 0)
+        store.apply(chain(pipeline_name(number), NODES), 0)
     spawning = multiprocessing.get_context("spawn")
     how_late = spawning.Queue()
     sender = spawning.Process(target=send, args=(bootstrap, crowd, how_late))
