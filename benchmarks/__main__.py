@@ -68,7 +68,7 @@ def main() -> None:
             traceback.print_exception(error)
             failed.append(name)
     print(table(figures))
-    missed = [each.name for each in figures if not each.is_met]
+    missed = [figure.name for figure in figures if not figure.is_met]
     if failed or missed:
         raise SystemExit(f"failed: {', '.join(failed) or 'none'}; missed: {', '.join(missed) or 'none'}")
 

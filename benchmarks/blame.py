@@ -22,10 +22,10 @@ def is_named(cause: Cause, harm: Harm, seed: int) -> bool:
 def run() -> None:
     """Print, as Markdown, in how many of 20 worlds each cause was named first."""
     harms, causes = get_args(Harm), get_args(Cause)
-    asked = [(cause, harm, seed) for cause, harm, seed in product(causes, harms, range(100, 100 + WORLDS))]
+    cases = [(cause, harm, seed) for cause, harm, seed in product(causes, harms, range(100, 100 + WORLDS))]
     with ProcessPoolExecutor() as workers:
-        named = dict(zip(asked, workers.map(is_named, *zip(*asked, strict=True), chunksize=WORLDS), strict=True))
+        named = dict(zip(cases, workers.map(is_named, *zip(*cases, strict=True), chunksize=WORLDS), strict=True))
     print(f"| cause | {' | '.join(harms)} |\n|---|{'---|' * len(harms)}")
     for cause in causes:
-        found = [sum(named[cause, harm, seed] for seed in range(100, 100 + WORLDS)) for harm in harms]
-        print(f"| {cause} | {' | '.join(f'{count} of {WORLDS}' for count in found)} |", flush=True)
+        named_shares = [sum(named[cause, harm, seed] for seed in range(100, 100 + WORLDS)) for harm in harms]
+        print(f"| {cause} | {' | '.join(f'{count} of {WORLDS}' for count in named_shares)} |", flush=True)

@@ -20,10 +20,10 @@ IMAGES = Path(__file__).parent.parent / "docs" / "images"
 
 def main() -> None:
     with (IMAGES / "scaling.csv").open() as rows:
-        found = list(csv.DictReader(rows))
+        lines = list(csv.DictReader(rows))
     figure = go.Figure()
     for way, name in (("read", "read from the log"), ("proven", "proven by tallies")):
-        points = [(int(row["beacons"]), float(row["seconds"])) for row in found if row["way"] == way]
+        points = [(int(row["beacons"]), float(row["seconds"])) for row in lines if row["way"] == way]
         figure.add_scatter(
             x=[size for size, _ in points], y=[seconds for _, seconds in points], name=name, mode="lines+markers+text",
             text=[f"{seconds:.3g} s" for _, seconds in points], textposition="top center",

@@ -102,7 +102,7 @@ def _compare(reader: BlockReader, ranges: list[OffsetRange], sent: Sent, starts:
         bare.append(timed_s(lambda: drop_values(reader.records(ranges))))
         closing.append(timed_s(lambda: reader.read(ranges, plan)))
     facts = list(reader.read(ranges, plan).facts.values())
-    missing = sum(p.count for found in facts for p in found.patterns if p.seen_last_ms is not None)
+    missing = sum(p.count for fact in facts for p in fact.patterns if p.seen_last_ms is not None)
     if missing != sent.lost:
         raise SystemExit(f"closing found {missing} missing messages, the traffic lost {sent.lost}")
     ours, theirs, beacons = statistics.median(closing), statistics.median(bare), sent.beacons
@@ -166,4 +166,4 @@ def everything(bootstrap: str) -> list[OffsetRange]:
 
 
 def _runs(seconds: list[float]) -> str:
-    return ", ".join(f"{each:.2f}" for each in seconds)
+    return ", ".join(f"{time_s:.2f}" for time_s in seconds)

@@ -101,9 +101,10 @@ def _orders(at_ms: int = AT_MS) -> list[dict[str, Any]]:
 
 def _formats(orders: Sequence[Mapping[str, Any]], at_ms: int = AT_MS) -> dict[str, Encoded]:
     texts = [json.dumps(order, separators=(",", ":")).encode() for order in orders]
-    at = {"type": "long", "logicalType": "timestamp-millis"}
+    timestamp = {"type": "long", "logicalType": "timestamp-millis"}
     fields = [
-        {"name": name, "type": at if name == "created_at" else _AVRO.get(name, "string")} for name in (*_TEXTS, *_AVRO)
+        {"name": name, "type": timestamp if name == "created_at" else _AVRO.get(name, "string")}
+        for name in (*_TEXTS, *_AVRO)
     ]
     schema = {"type": "record", "name": "Order", "fields": fields}
     parsed = fastavro.parse_schema(schema)

@@ -27,13 +27,13 @@ class Figure:
 def table(figures: Iterable[Figure]) -> str:
     """Return a table in Markdown: what, asked for, reference (same run), measured."""
     rows = [("what", "asked for", "reference (same run)", "measured"), ("---",) * 4]
-    for each in figures:
-        bound = "at least" if each.more_is_better else "at most"
-        goal = "" if each.goal is None else f"{bound} {_amount(each.goal, each.unit)}"
-        name = f" ({each.reference_name})" if each.reference_name else ""
-        reference = "" if each.reference is None else f"{_amount(each.reference, each.unit)}{name}"
-        measured = f"{_amount(each.value, each.unit)}{'' if each.is_met else ', **missed**'}"
-        rows.append((each.name, goal, reference, measured))
+    for figure in figures:
+        bound = "at least" if figure.more_is_better else "at most"
+        goal = "" if figure.goal is None else f"{bound} {_amount(figure.goal, figure.unit)}"
+        name = f" ({figure.reference_name})" if figure.reference_name else ""
+        reference = "" if figure.reference is None else f"{_amount(figure.reference, figure.unit)}{name}"
+        measured = f"{_amount(figure.value, figure.unit)}{'' if figure.is_met else ', **missed**'}"
+        rows.append((figure.name, goal, reference, measured))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

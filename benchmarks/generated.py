@@ -115,15 +115,15 @@ def _definitions(names: Sequence[str], nodes: int) -> Iterator[Row]:
 def _repeat(connection: Connection, names: Sequence[str], table: Table) -> None:
     """Copy the rows of the first pipelines under the names of the others."""
     values = {column.name: f"row.{column.name}" for column in table.columns} | {"pipeline": "asked.name"}
-    asked = "unnest(CAST(:names AS text[]), CAST(:templates AS text[])) AS asked(name, template)"
+    templates = "unnest(CAST(:names AS text[]), CAST(:templates AS text[])) AS asked(name, template)"
     connection.execute(
         text(
             f'INSERT INTO "{table.name}" ({", ".join(values)}) SELECT {", ".join(values.values())} '
-            f'FROM {asked} JOIN "{table.name}" row ON row.pipeline = asked.template'
+            f'FROM {templates} JOIN "{table.name}" row ON row.pipeline = asked.template'
         ),
         {
             "names": list(names[TEMPLATES:]),
-            "templates": [names[at % TEMPLATES] for at in range(TEMPLATES, len(names))],
+            "templates": [names[index % TEMPLATES] for index in range(TEMPLATES, len(names))],
         },
     )
 
@@ -166,14 +166,14 @@ def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator, *,
     break_at = len(path) // 2
     lag_ms = np.zeros(messages)
     checkpoints, durations = {}, {}
-    for at, name in enumerate(path):
-        count = messages - (lost if at >= break_at else 0)
+    for index, name in enumerate(path):
+        count = messages - (lost if index >= break_at else 0)
         stays_ms = rng.exponential(20 + 15 * (number % 11), count)
         lag_ms = lag_ms[:count] + stays_ms
         lags = Sketch.of(lag_ms)
         checkpoints[name] = CheckpointFacts(count, 0, count, 0, lags)
-        if at:
-            durations[graph.spans[at - 1][0]] = Sketch.of(stays_ms[::DURATIONS_OF])
+        if index:
+            durations[graph.spans[index - 1][0]] = Sketch.of(stays_ms[::DURATIONS_OF])
     on_time = int((lag_ms <= graph.definition.spec.sla.lag.target).mean() * (messages - lost))
     seen_ms = start_s * 1_000.0
     patterns = [Pattern(graph.mask(path), messages - lost, (on_time,))]
@@ -216,26 +216,26 @@ def _number(start_s: int, phase: int) -> int:
 def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range, phase: int) -> Iterator[Row]:
     for start_s in starts_s:
         number = _number(start_s, phase)
-        found, closed_ms = shapes[number].result, (start_s + 2 * WINDOW_S) * 1_000
-        on_time, on_time_of = on_time_counts(found)
+        result, closed_ms = shapes[number].result, (start_s + 2 * WINDOW_S) * 1_000
+        on_time, on_time_of = on_time_counts(result)
         yield {
             "pipeline": name,
             "window_start": start_s,
             "state": "closed",
             "revision": 1,
-            **{column: getattr(found, column) for column in ("verdict", "messages", "delivered", "pending")},
-            "lost_min": found.lost_min,
-            "lost_max": found.lost_max,
+            **{column: getattr(result, column) for column in ("verdict", "messages", "delivered", "pending")},
+            "lost_min": result.lost_min,
+            "lost_max": result.lost_max,
             "on_time": on_time,
             "on_time_of": on_time_of,
-            "e2e_p95_ms": found.e2e_lag_ms.p95,
+            "e2e_p95_ms": result.e2e_lag_ms.p95,
             "history": False,
             "closed_at": closed_ms,
             "judged_at": closed_ms,
             "basis": 1,
             "deadline": None,
             "log_start": as_json([]),
-            "document": structs.replace(found, pipeline=name, window_start=rfc3339(start_s)).pack(),
+            "document": structs.replace(result, pipeline=name, window_start=rfc3339(start_s)).pack(),
             "facts": shapes[number].facts,
         }
 

@@ -52,9 +52,11 @@ class Bench:
 
     def fill(self, share: slice) -> int:
         """Put the notifications of some files into the queue; return their number."""
-        bodies = [json.dumps(notification(each)) for each in self.stored[share]]
-        for at in range(0, len(bodies), AT_ONCE):
-            entries = [{"Id": str(id_), "MessageBody": body} for id_, body in enumerate(bodies[at : at + AT_ONCE])]
+        bodies = [json.dumps(notification(stored)) for stored in self.stored[share]]
+        for index in range(0, len(bodies), AT_ONCE):
+            entries = [
+                {"Id": str(id_), "MessageBody": body} for id_, body in enumerate(bodies[index : index + AT_ONCE])
+            ]
             self.aws.sqs.send_message_batch(QueueUrl=self.url, Entries=entries)
         return len(bodies)
 
@@ -94,7 +96,7 @@ def import_bare(bench: Bench, files: int) -> None:
                 bench.sink.write(decode(body))
         if messages:
             entries: list[dict[str, Any]] = [
-                {"Id": str(at), "ReceiptHandle": message["ReceiptHandle"]} for at, message in enumerate(messages)
+                {"Id": str(index), "ReceiptHandle": message["ReceiptHandle"]} for index, message in enumerate(messages)
             ]
             bench.aws.sqs.delete_message_batch(QueueUrl=bench.url, Entries=entries)
         files -= len(messages)

@@ -77,8 +77,8 @@ class Up:
         if not line:
             raise RuntimeError(f"no ready line: {self.said[-2000:]}")
         self.ready_s = time.monotonic() - self._began
-        found: dict[str, str] = json.loads(line)
-        return found
+        line_values: dict[str, str] = json.loads(line)
+        return line_values
 
     @property
     def said(self) -> str:
@@ -142,8 +142,8 @@ def kill_again_and_again(up: Up, rounds: int, chance: random.Random) -> Iterator
 
 def main() -> None:
     """Run the rounds that the command line asks for; fail if a start took too long."""
-    given = [int(word) for word in sys.argv[1:]]
-    rounds, seed = [*given, *(50, 1)[len(given) :]]
+    arguments = [int(word) for word in sys.argv[1:]]
+    rounds, seed = [*arguments, *(50, 1)[len(arguments) :]]
     data_dir = Path(tempfile.mkdtemp(prefix="lagloss-kills-"))
     data_dir.chmod(0o711)  # PostgreSQL's own user has to pass where we are root
     chance, took = random.Random(seed), []
@@ -157,9 +157,9 @@ def main() -> None:
     try:
         up.ready()
         print(f"undisturbed: ready after {up.ready_s:.1f} s, the first time after {first.ready_s:.1f} s", flush=True)
-        for each in kill_again_and_again(up, rounds, chance):
-            took.append(each.ready_s)
-            print(f"{len(took):3} {each}", flush=True)
+        for round_s in kill_again_and_again(up, rounds, chance):
+            took.append(round_s.ready_s)
+            print(f"{len(took):3} {round_s}", flush=True)
     finally:
         if took:
             print(f"{len(took)} starts: {min(took):.1f} s, median {median(took):.1f} s, at most {max(took):.1f} s")

@@ -78,8 +78,8 @@ class Plan:
     @property
     def watched(self) -> list[float]:
         """Return when each report of the first node of one pipeline is sent: each adds as many messages."""
-        here = range(0, self.emitters, PIPELINES * len(NODES))
-        return [self.sent_s(second, emitter) for second in range(SECONDS) for emitter in here]
+        emitters = range(0, self.emitters, PIPELINES * len(NODES))
+        return [self.sent_s(second, emitter) for second in range(SECONDS) for emitter in emitters]
 
 
 _SOME_S: Final = 1_700_000_040

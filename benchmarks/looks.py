@@ -83,8 +83,8 @@ def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str)
             return spent
 
         read, first = Stopwatch(*servers), Stopwatch(*servers)
-        for at in range(0, pipelines, PART):  # within a minute or two, else nodes have fallen silent
-            part = names[at : at + PART]
+        for index in range(0, pipelines, PART):  # within a minute or two, else nodes have fallen silent
+            part = names[index : index + PART]
             fill(store, part, NODES, minutes_days, rollup_days, lossy=LOSSY if rollup_days else 0)
             stored |= {name: store.pipeline(name) for name in part}
             with read:
@@ -119,8 +119,8 @@ def _memory(store: Store, names: Sequence[str]) -> float:
     evaluator.evaluate(store.pipeline(names[0]))  # what is loaded once
     tracemalloc.start()
     try:
-        held = [store.pipeline(name) for name in names]
-        for pipeline in held:
+        pipelines = [store.pipeline(name) for name in names]
+        for pipeline in pipelines:
             evaluator.evaluate(pipeline)
         gc.collect()
         return tracemalloc.get_traced_memory()[0] / len(names)

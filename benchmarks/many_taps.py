@@ -36,7 +36,7 @@ def run() -> None:
     """Print CPU of one core, and the heaviest threads, of both states."""
     with fresh_servers() as servers:
         admin = AdminClient({"bootstrap.servers": servers.kafka.bootstrap, "log_level": 0})
-        for future in admin.create_topics([NewTopic(f"t{at}", PARTITIONS, 1) for at in range(TOPICS)]).values():
+        for future in admin.create_topics([NewTopic(f"t{index}", PARTITIONS, 1) for index in range(TOPICS)]).values():
             future.result(30)
         store = servers.store
         for name, length in PIPELINES.items():
@@ -56,8 +56,8 @@ def run() -> None:
 def _chain(name: str, length: int) -> str:
     source = "{name: n0, to: [n1], taps: {out: {topic: t0, id: $.id, eventTime: $.at}}}"
     nodes = [source] + [
-        f"{{name: n{at}, to: [n{at + 1}], taps: {{in: {{group: {name}-{at}}}, out: {{topic: t{at}}}}}}}"
-        for at in range(1, length)
+        f"{{name: n{index}, to: [n{index + 1}], taps: {{in: {{group: {name}-{index}}}, out: {{topic: t{index}}}}}}}"
+        for index in range(1, length)
     ]
     nodes.append(f"{{name: n{length}, taps: {{in: {{group: {name}-{length}}}}}}}")
     spec = {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": {"name": name}}
@@ -72,11 +72,11 @@ class _Traffic:
         self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
         self._ends = Counter[tuple[str, int]]()
         self._groups = {
-            (f"{name}-{at}", f"t{at - 1}"): Consumer(
-                {"bootstrap.servers": bootstrap, "group.id": f"{name}-{at}", "log_level": 0}
+            (f"{name}-{index}", f"t{index - 1}"): Consumer(
+                {"bootstrap.servers": bootstrap, "group.id": f"{name}-{index}", "log_level": 0}
             )
             for name, length in PIPELINES.items()
-            for at in range(1, length + 1)
+            for index in range(1, length + 1)
         }
         self._number = 0
 
@@ -97,7 +97,7 @@ class _Traffic:
     def commit(self) -> None:
         """Commit everything that was written."""
         for (_, topic), consumer in self._groups.items():
-            offsets = [TopicPartition(topic, at, self._ends[topic, at]) for at in range(PARTITIONS)]
+            offsets = [TopicPartition(topic, index, self._ends[topic, index]) for index in range(PARTITIONS)]
             consumer.commit(offsets=offsets, asynchronous=False)
 
     def close(self) -> None:
@@ -128,9 +128,9 @@ def _measure(what: str, pid: int, store: Store, work: Callable[[], None]) -> Non
 
 def _threads(process: psutil.Process) -> dict[int, tuple[str, int]]:
     """Return by thread its name and its CPU, in ticks."""
-    found = {}
+    threads = {}
     for task in Path(f"/proc/{process.pid}/task").iterdir():
         name, _, stat = (task / "stat").read_text().partition("(")[2].rpartition(")")
         fields = stat.split()
-        found[int(task.name)] = name, int(fields[11]) + int(fields[12])
-    return found
+        threads[int(task.name)] = name, int(fields[11]) + int(fields[12])
+    return threads

@@ -94,7 +94,7 @@ def run() -> list[Figure]:
 
 
 def _say_cpu(what: str, spent: Stopwatch) -> None:
-    took = ", ".join(f"{each:.1f}" for each in (spent.own_s, *spent.others_s.values()))
+    took = ", ".join(f"{seconds:.1f}" for seconds in (spent.own_s, *spent.others_s.values()))
     print(f"a window of each {what}: {spent.wall_s:.1f} s; CPU of this process, alerter and servers in s: {took}")
 
 
@@ -121,11 +121,11 @@ def _pages(store: Store, names: Sequence[str], lossy: Collection[str], start_s: 
     """Commit a window of each pipeline, a hundred at once, and wait for the pages of the lossy ones; return the seconds
     between."""
     began_s = dict[str, float]()
-    for at in range(0, len(names), TOGETHER):
-        part = names[at : at + TOGETHER]
+    for index in range(0, len(names), TOGETHER):
+        part = names[index : index + TOGETHER]
         add_minute(store, part, NODES, start_s, lossy)
         began_s |= dict.fromkeys((name for name in part if name in lossy), time.time())
-    return [pager.wait(name, "open", 0) - at for name, at in began_s.items()]
+    return [pager.wait(name, "open", 0) - start_s for name, start_s in began_s.items()]
 
 
 def _wait_until_idle(store: Store, alerter: int) -> None:

@@ -40,7 +40,7 @@ def _bare(served: Served, of_s: int) -> Callable[[], None]:
 
     def read() -> None:
         with served.store.engine.connect() as connection:
-            given = {"pipeline": PIPELINE, "since": int(time.time()) - of_s}
-            connection.execute(text(windows if of_s <= 86_400 else hours), given).all()
+            parameters = {"pipeline": PIPELINE, "since": int(time.time()) - of_s}
+            connection.execute(text(windows if of_s <= 86_400 else hours), parameters).all()
 
     return read

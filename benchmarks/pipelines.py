@@ -71,11 +71,11 @@ def run(pipelines: int = PIPELINES) -> list[Figure]:
                 jobs = _jobs(spark)
                 with Stopwatch(os.getpid()) as spent:
                     windows = [(name, window_s) for name in names]
-                    for at in range(0, pipelines, 4_000):
-                        aggregator.closer.close_windows(windows[at : at + 4_000], int(time.time() * 1000))
-                (found,) = store.windows(names[-1], window_s, window_s + 60)
-                if found.verdict != verdict:
-                    raise SystemExit(f"expected {verdict}: {found}")
+                    for index in range(0, pipelines, 4_000):
+                        aggregator.closer.close_windows(windows[index : index + 4_000], int(time.time() * 1000))
+                (window,) = store.windows(names[-1], window_s, window_s + 60)
+                if window.verdict != verdict:
+                    raise SystemExit(f"expected {verdict}: {window}")
                 bare_s = copied_s(store, f'SELECT * FROM "window" WHERE window_start = {window_s}', "window")
                 print(
                     f"one minute of all, {label}: {spent.wall_s:.1f} s, {spent.wall_s / pipelines * 1e3:.2f} ms a"
@@ -138,8 +138,8 @@ class Traffic:
         for name in names:
             ids = self._rng.integers(0, 2**64, MESSAGES, dtype=np.uint64)
             for node in NODES:
-                here = ids if node == "src" else ids[lost:]
-                tallies = tuple(self._block(name, f"{node}.{side}", here, start_s) for side in ("in", "out"))
+                sent_ids = ids if node == "src" else ids[lost:]
+                tallies = tuple(self._block(name, f"{node}.{side}", sent_ids, start_s) for side in ("in", "out"))
                 self._report(name, node, tallies)
         self._producer.flush(120)
 

@@ -90,7 +90,7 @@ class _Took:
 
 def _recorded(served: Served, paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """Return what each page sends at its clock's tick, as a browser does."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    windows: dict[str, list[dict[str, Any]]] = {}
     with chromium() as browser:
         for path in paths:
             page, sent = browser.new_page(), list[dict[str, Any]]()
@@ -106,9 +106,9 @@ def _recorded(served: Served, paths: Sequence[str]) -> dict[str, list[dict[str, 
             ends = time.monotonic() + 60
             while not sent and time.monotonic() < ends:
                 page.wait_for_timeout(200)
-            found[path] = list({body["output"]: body for body in sent}.values())
+            windows[path] = list({body["output"]: body for body in sent}.values())
             page.close()
-    return found
+    return windows
 
 
 async def _read(url: str, refreshes: dict[str, list[dict[str, Any]]], lasts_s: float, took: _Took) -> None:
@@ -129,7 +129,7 @@ async def _read(url: str, refreshes: dict[str, list[dict[str, Any]]], lasts_s: f
                 (await client.get(_STATIC)).raise_for_status()
                 took.static.append(time.perf_counter() - began)
                 began = time.perf_counter()
-                for answer in await asyncio.gather(*(client.post(_CALLBACK, json=each) for each in refreshes[path])):
+                for answer in await asyncio.gather(*(client.post(_CALLBACK, json=path) for path in refreshes[path])):
                     answer.raise_for_status()
                 took.refreshes.setdefault(kind, []).append(time.perf_counter() - began)
                 next_s += EVERY_S

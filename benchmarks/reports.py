@@ -52,7 +52,7 @@ class Fleet:
     def reports(self, second: int, sent_ms: int) -> list[bytes]:
         """Return the report of each emitter after so many seconds of the window, as encoded."""
         lags = np.random.default_rng(1).lognormal(4, 0.5, (second + 1) * A_SECOND)
-        sketch, found = Sketch.of(lags), []
+        sketch, reports = Sketch.of(lags), []
         ranges = tuple(OffsetRange(partition, 0, second) for partition in range(PARTITIONS))
         for number in range(self.emitters):
             node = NODES[number // PIPELINES % len(NODES)]
@@ -74,8 +74,8 @@ class Fleet:
                 progress,
                 tallies,
             )
-            found.append(encode_report(report))
-        return found
+            reports.append(encode_report(report))
+        return reports
 
     @staticmethod
     def name(number: int) -> bytes:
@@ -87,7 +87,7 @@ def run(emitters: int = EMITTERS) -> list[Figure]:
     with fresh_database() as (_, postgres, store):
         for number in range(PIPELINES):
             store.apply(chain(pipeline_name(number), NODES), 0)
-        known = {name: frozenset(chain(name, NODES).graph.checkpoints) for name in store.names()}
+        checkpoints = {name: frozenset(chain(name, NODES).graph.checkpoints) for name in store.names()}
         consumer = ReportConsumer(store.engine, REPORTS, "bench")
         now_ms = int(time.time() * 1000)
         fleet = Fleet(now_ms // 60_000 * WINDOW_S, emitters)
@@ -100,15 +100,15 @@ def run(emitters: int = EMITTERS) -> list[Figure]:
                 for number, value in enumerate(values)
             ]
             written = _wal_bytes(store.engine)
-            followed = _price(lambda: _follow(consumer, records, known), postgres, emitters)  # noqa: B023
+            followed = _price(lambda: _follow(consumer, records, checkpoints), postgres, emitters)  # noqa: B023
             if second:
                 wal.append((_wal_bytes(store.engine) - written) / emitters)
                 prices["followed"].append(followed)
                 prices["bare decode"].append(_price(lambda: _decode(values), postgres, emitters))  # noqa: B023
                 prices["bare COPY"].append(_price(lambda: _copy(store.engine), postgres, emitters))
         sums = {}
-        for name, found in prices.items():
-            ours, server = (statistics.median(of) for of in zip(*found, strict=True))
+        for name, price in prices.items():
+            ours, server = (statistics.median(rates) for rates in zip(*price, strict=True))
             print(f"{name:12} {ours + server:6.1f} us a report: {ours:6.1f} here, {server:6.1f} in PostgreSQL")
             sums[name] = ours + server
         print(f"WAL: {statistics.median(wal):.0f} bytes a report; a report has {len(values[0])} bytes")
@@ -116,9 +116,9 @@ def run(emitters: int = EMITTERS) -> list[Figure]:
         return [Figure("a report followed, CPU", sums["followed"], "us", TARGET_US, bare, "bare decode and COPY")]
 
 
-def _follow(consumer: ReportConsumer, records: list[ReportRecord], known: Checkpoints) -> None:
+def _follow(consumer: ReportConsumer, records: list[ReportRecord], checkpoints: Checkpoints) -> None:
     with without_collections():
-        consumer.follow(records, known)
+        consumer.follow(records, checkpoints)
 
 
 Price = tuple[float, float]

@@ -69,8 +69,8 @@ class Service:
 def running(module: str, folder: Path, env: Mapping[str, str]) -> Iterator[Service]:
     """Run `python -m MODULE`; its log is `MODULE.log` in the folder."""
     port = choose_port(module)
-    given = {"LAGLOSS_DATA_DIR": str(folder), f"LAGLOSS_{_PORT[module]}": str(port), **env}
-    with _spawned(module, port, folder, [module], given) as service:
+    settings = {"LAGLOSS_DATA_DIR": str(folder), f"LAGLOSS_{_PORT[module]}": str(port), **env}
+    with _spawned(module, port, folder, [module], settings) as service:
         yield service
 
 

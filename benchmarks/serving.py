@@ -104,7 +104,7 @@ def measure_pages(served: Served, paths: list[str], shows: str, budget_s: float)
                     painted_s[name].append(page.evaluate(_PAINTED_MS) / 1_000)
     middle_s = {name: statistics.median(runs) for name, runs in took_s.items()}
     for name, runs in took_s.items():
-        each_s = ", ".join(f"{each:.2f}" for each in runs)
+        each_s = ", ".join(f"{time_s:.2f}" for time_s in runs)
         print(
             f"{name}: painted after {statistics.median(painted_s[name]):.2f} s (asked for: {PAINTED_S:g} s), usable "
             f"after {middle_s[name]:.2f} s (runs {each_s}; asked for: {budget_s:g} s)",

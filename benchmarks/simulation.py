@@ -87,8 +87,8 @@ class Load:
     @property
     def reports_per_s(self) -> float:
         """Return the reports: an emitter sends one each second from 500 beacons a second on, below 250 each 2.5 s."""
-        each = self.beacons_per_s / self.emitters
-        return self.emitters / (1.0 if each >= 500 else 2.5)
+        per_emitter = self.beacons_per_s / self.emitters
+        return self.emitters / (1.0 if per_emitter >= 500 else 2.5)
 
     @property
     def windows_per_s(self) -> float:
@@ -169,7 +169,7 @@ def uses(load: Load, cluster: Cluster, costs: Costs = COSTS) -> list[Use]:
         reports * costs.report_postgres_us / 1e6 + windows * (costs.window_postgres_ms + costs.look_postgres_ms) / 1e3
     )
     alerting, dashboard = windows * costs.look_ms / 1e3, windows * costs.refresh_window_ms / 1e3
-    found = [
+    uses = [
         Use("following reports (1 thread)", following / cluster.followers, reports, "reports/s"),
         Use("closing (1 thread)", closing / cluster.closers, windows * WINDOW_S, "windows/min"),
         Use("executors", executors / cluster.executor_cores, load.beacons_per_s / 1e6, "M beacons/s"),
@@ -180,7 +180,7 @@ def uses(load: Load, cluster: Cluster, costs: Costs = COSTS) -> list[Use]:
         Use("alerter (1 thread)", alerting / cluster.alerters, windows * WINDOW_S, "windows/min"),
         Use("dashboard (1 process)", dashboard / cluster.dashboards, windows * WINDOW_S, "windows/min"),
     ]
-    return sorted(found, key=lambda use: -use.busy)
+    return sorted(uses, key=lambda use: -use.busy)
 
 
 def _wal_mb_per_s(load: Load, costs: Costs) -> float:
@@ -312,13 +312,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description="Compute what a load needs.")
     for name in ("emitters", "beacons_per_s", "pipelines"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float)
-    for each in dataclasses.fields(Cluster):
-        parser.add_argument(f"--{each.name.replace('_', '-')}", type=type(each.default), default=each.default)
-    asked = vars(parser.parse_args())
+    for setting in dataclasses.fields(Cluster):
+        parser.add_argument(f"--{setting.name.replace('_', '-')}", type=type(setting.default), default=setting.default)
+    arguments = vars(parser.parse_args())
     plans = PLANS
-    if asked["emitters"]:
-        load = Load(int(asked["emitters"]), asked["beacons_per_s"], int(asked["pipelines"]))
-        cluster = Cluster(**{each.name: asked[each.name] for each in dataclasses.fields(Cluster)})
+    if arguments["emitters"]:
+        load = Load(int(arguments["emitters"]), arguments["beacons_per_s"], int(arguments["pipelines"]))
+        cluster = Cluster(**{setting.name: arguments[setting.name] for setting in dataclasses.fields(Cluster)})
         plans = {"asked": (load, cluster)}
     for name, (load, cluster) in plans.items():
         _print(name, load, cluster)
@@ -331,8 +331,8 @@ def _print(name: str, load: Load, cluster: Cluster) -> None:
     bad = {use.resource: use.busy for use in uses(bad_load, cluster)}
     print("| resource | of | busy | busy, all windows read | full at |\n|---|---|---|---|---|")
     for use in uses(load, cluster):
-        full_at, of = (f"{amount:,.{1 if amount < 100 else 0}f} {use.unit}" for amount in (use.full_at, use.amount))
-        print(f"| {use.resource} | {of} | {use.busy:.0%} | {bad[use.resource]:.0%} | {full_at} |")
+        full_at, limit = (f"{amount:,.{1 if amount < 100 else 0}f} {use.unit}" for amount in (use.full_at, use.amount))
+        print(f"| {use.resource} | {limit} | {use.busy:.0%} | {bad[use.resource]:.0%} | {full_at} |")
     print("; ".join(f"{what}: {value:,.1f}" for what, value in stores(load, cluster).items()))
     for scene in SCENES:
         states = hours(load, cluster, scene)

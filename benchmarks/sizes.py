@@ -82,21 +82,21 @@ def _read_size(spark: SparkSession, size: int, folder: Path) -> Figure:
 @contextmanager
 def _peak_memory() -> Iterator[list[int]]:
     """Yield the largest resident set (bytes) of any of Spark's Python workers, looked at ten times a second."""
-    found, stop = [0], threading.Event()
+    samples, stop = [0], threading.Event()
 
     def watch() -> None:
         while not stop.wait(0.1):
             for process in psutil.Process().children(recursive=True):
                 try:
                     if "aggregator.kernel.worker_daemon" in process.cmdline():  # the JVM names it, too
-                        found.append(process.memory_info().rss)
+                        samples.append(process.memory_info().rss)
                 except psutil.Error:
                     continue
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield found
+        yield samples
     finally:
         stop.set()
         thread.join()
@@ -123,9 +123,9 @@ def _proven_sizes(windows: int = 200) -> list[Figure]:
             for size, window_starts_s in starts_s.items():
                 mine = [("bench", start_s) for start_s in window_starts_s]
                 took = timed_s(lambda: aggregator.closer.close_windows(mine, int(time.time() * 1_000)))  # noqa: B023
-                (found,) = store.windows("bench", mine[0][1], mine[0][1] + WINDOW_S)
-                if (found.proof, found.verdict, found.messages) != ("tallies", "ok", size // 10):
-                    raise SystemExit(f"not proven: {found}")
+                (window,) = store.windows("bench", mine[0][1], mine[0][1] + WINDOW_S)
+                if (window.proof, window.verdict, window.messages) != ("tallies", "ok", size // 10):
+                    raise SystemExit(f"not proven: {window}")
                 bins = _lags(size // 10).keys.size
                 print(
                     f"a proven window of {size:>10,} beacons: {took / windows * 1000:.2f} ms, {bins} bins a sketch",
@@ -179,11 +179,13 @@ def _stored_bytes(kind: str, nodes: int, lossy: int, named: int) -> float:
             windows = connection.execute(select(window.c.pipeline, window.c.window_start)).tuples().all()
             for pipeline, start_s in windows if named else ():
                 connection.execute(insert(missing), _named(pipeline, start_s, named))
-            found = {of.name: connection.execute(text(_BYTES), {"table": of.name}).one() for of in (window, missing)}
-    each = {name: [size / len(windows) for size in sizes] for name, sizes in found.items()}
-    total = sum(map(sum, each.values()))
+            found = {
+                table.name: connection.execute(text(_BYTES), {"table": table.name}).one() for table in (window, missing)
+            }
+    means = {name: [size / len(windows) for size in sizes] for name, sizes in found.items()}
+    total = sum(map(sum, means.values()))
     print(f"a {kind} window of {nodes} nodes and {named:,} named messages: {total:,.0f} bytes")
-    for name, (heap, toast, index) in each.items():
+    for name, (heap, toast, index) in means.items():
         print(f"  {name}: {heap:,.0f} in rows, {toast:,.0f} beside them, {index:,.0f} in indexes", flush=True)
     return total
 

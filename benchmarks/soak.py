@@ -151,25 +151,25 @@ class _Sampler:
     def sample(self) -> Sample:
         """Measure everything once."""
         now_s = time.time()
-        found: Sample = {"minute": round((now_s - self.plan.begins_s) / 60, 2)}
+        sample: Sample = {"minute": round((now_s - self.plan.begins_s) / 60, 2)}
         for name, processes in self._processes().items():
-            found |= self._usage(name, processes, now_s - self.sampled_s)
+            sample |= self._usage(name, processes, now_s - self.sampled_s)
         self.sampled_s = now_s
-        return found | self._lags(now_s)
+        return sample | self._lags(now_s)
 
     def _processes(self) -> dict[str, list[psutil.Process]]:
         roots = {name: service.pid for name, service in self.services.items()}
         roots |= {"Kafka": self.servers.kafka.processes[0].pid, "PostgreSQL": self.servers.postgres.processes[0].pid}
-        found: dict[str, list[psutil.Process]] = {name: [] for name in PROCESSES}
+        processes: dict[str, list[psutil.Process]] = {name: [] for name in PROCESSES}
         for name, pid in roots.items():
             try:
                 root = psutil.Process(pid)
                 for process in (root, *root.children(recursive=True)):
-                    found[_role(name, process, root)].append(process)
+                    processes[_role(name, process, root)].append(process)
             except psutil.NoSuchProcess:
                 log = self.services[name].log if name in self.services else self.servers.kafka.log_path
                 raise SystemExit(f"{name} has ended: {log_tail(log, 30)}") from None
-        return found
+        return processes
 
     def _usage(self, name: str, processes: Sequence[psutil.Process], passed_s: float) -> Sample:
         memory = threads = files = 0
@@ -221,8 +221,8 @@ class _Sampler:
 def _own_memory(pid: int) -> int:
     """Return the bytes that are a process's own, each of those that it shares divided by how many share it. Pages of
     files are not: they go when others need the memory, and their share depends on what else runs."""
-    found = dict(line.split(":") for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-    return sum(int(found[name].split()[0]) * 1024 for name in ("Pss_Anon", "Pss_Shmem"))
+    values = dict(line.split(":") for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return sum(int(values[name].split()[0]) * 1024 for name in ("Pss_Anon", "Pss_Shmem"))
 
 
 def _role(name: str, process: psutil.Process, root: psutil.Process) -> str:
@@ -232,8 +232,8 @@ def _role(name: str, process: psutil.Process, root: psutil.Process) -> str:
 
 
 def _metric(exposed: str, name: str) -> float:
-    found = re.search(rf"^{name} (\S+)$", exposed, re.MULTILINE)
-    return float(found[1]) if found else float("nan")
+    match = re.search(rf"^{name} (\S+)$", exposed, re.MULTILINE)
+    return float(match[1]) if match else float("nan")
 
 
 def _sampled(sampler: _Sampler, traffic: Any, folder: Path, kill_every: float | None) -> Iterator[Sample]:
@@ -291,10 +291,12 @@ def wrong_windows(store: Store, plan: Run) -> list[str]:
 def _paged_wrongly(store: Store, plan: Run) -> list[str]:
     """Return pipelines that have an incident of loss and lose nothing, or the other way round."""
     with store.engine.connect() as connection:
-        found = set(connection.execute(text("SELECT DISTINCT pipeline FROM incident WHERE rule = 'loss'")).scalars())
+        pipelines = set(
+            connection.execute(text("SELECT DISTINCT pipeline FROM incident WHERE rule = 'loss'")).scalars()
+        )
     expected = {pipeline_name(number) for number in range(plan.pipelines) if fault_of(number) == "loss"}
-    print(f"incidents of loss: {len(found)} pipelines, {len(expected)} lose messages")
-    return [f"incidents of loss of {sorted(wrong)[:5]}" for wrong in (found ^ expected,) if wrong]
+    print(f"incidents of loss: {len(pipelines)} pipelines, {len(expected)} lose messages")
+    return [f"incidents of loss of {sorted(wrong)[:5]}" for wrong in (pipelines ^ expected,) if wrong]
 
 
 def _growing(samples: Sequence[Sample]) -> list[str]:
@@ -308,7 +310,7 @@ def _growing(samples: Sequence[Sample]) -> list[str]:
         slope = float(np.polyfit(hours, used, 1)[0])
         is_flat = slope <= max(FLAT_MB, FLAT_SHARE * used.mean())
         cores = np.mean([sample[f"{name} cores"] for sample in half])
-        counts = "".join(f"{half[0][each]:7.0f} {half[-1][each]:6.0f}" for each in (f"{name} threads", f"{name} files"))
+        counts = "".join(f"{half[0][name]:7.0f} {half[-1][name]:6.0f}" for name in (f"{name} threads", f"{name} files"))
         print(f"{name:20}{used.mean():8.0f}{slope:+8.0f}{cores:8.2f}{counts}   {'flat' if is_flat else 'grows'}")
         growing += [] if is_flat else [f"{name} grows by {slope:.0f} MB an hour"]
     for name in ("reports lag s", "live age s", "closing s", "newest whole minute s", "roll-ups dirty", "answer s"):
@@ -319,8 +321,8 @@ def _growing(samples: Sequence[Sample]) -> list[str]:
 
 def _warnings(log: Path) -> Counter[str]:
     lines = log.read_text(errors="replace").splitlines()
-    found = (re.search(r"(?:\[|\b)(?:warning|error|WARN|ERROR)\b\W+(.{1,50})", line) for line in lines)
-    return Counter(match[1] for match in found if match)
+    matches = (re.search(r"(?:\[|\b)(?:warning|error|WARN|ERROR)\b\W+(.{1,50})", line) for line in lines)
+    return Counter(match[1] for match in matches if match)
 
 
 def plot(samples: Sequence[Sample], path: Path) -> None:
@@ -330,17 +332,17 @@ def plot(samples: Sequence[Sample], path: Path) -> None:
     titles = ("own memory, MB", "CPU, cores", "seconds", "seconds since the newest minute that is closed in all")
     figure = make_subplots(rows=4, cols=1, shared_xaxes=True, vertical_spacing=0.05, subplot_titles=titles)
 
-    def add(row: int, label: str, column: str, at: int, legend: str) -> None:
+    def add(row: int, label: str, column: str, position: int, legend: str) -> None:
         figure.add_scatter(
             x=minutes, y=[sample[column] for sample in samples], name=label, row=row, col=1, legend=legend,
-            line={"color": _COLOURS[at], "width": 1.5}, showlegend=row in (1, 3),
+            line={"color": _COLOURS[position], "width": 1.5}, showlegend=row in (1, 3),
         )  # fmt: skip
 
-    for at, name in enumerate(PROCESSES):
-        add(1, name, f"{name} MB", at, "legend")
-        add(2, name, f"{name} cores", at, "legend")
-    for at, name in enumerate(("live age", "closing", "answer")):
-        add(3, name, f"{name} s", at, "legend2")
+    for index, name in enumerate(PROCESSES):
+        add(1, name, f"{name} MB", index, "legend")
+        add(2, name, f"{name} cores", index, "legend")
+    for index, name in enumerate(("live age", "closing", "answer")):
+        add(3, name, f"{name} s", index, "legend2")
     add(4, "", "newest whole minute s", 3, "legend2")
     figure.update_layout(
         template="plotly_white", width=900, height=1000, font_size=13, legend={"y": 1.0}, legend2={"y": 0.45},
@@ -362,8 +364,8 @@ def main() -> None:
     parser.add_argument("--emitters", type=int, default=EMITTERS)
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder of soak.csv and soak.png")
     parser.add_argument("--kill-every", type=float, metavar="MINUTES", help="kill the alerter, then the aggregator")
-    asked = parser.parse_args()
-    run(asked.minutes, asked.pipelines, asked.emitters, asked.out, asked.kill_every)
+    arguments = parser.parse_args()
+    run(arguments.minutes, arguments.pipelines, arguments.emitters, arguments.out, arguments.kill_every)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ class _Sender:
             members = [(NODES[0], slice(None)), *((NODES[1], part) for part in parts)]
             began_ms = run.begins_s * 1_000
             self._slots[number % SLOTS].append(
-                [_Emitter(number, node, rows, f"topic/{at}", began_ms) for at, (node, rows) in enumerate(members)]
+                [_Emitter(number, node, rows, f"topic/{index}", began_ms) for index, (node, rows) in enumerate(members)]
             )
 
     def send(self) -> float:
@@ -165,7 +165,7 @@ class _Sender:
                 late_s = max(late_s, time.time() - now_s)
                 self._flush(self._slots[slot], flush, now_s - FLUSH_S)
         for pipelines in self._slots.values():
-            self._report([each for emitters in pipelines for each in emitters], time.time(), closed=True)
+            self._report([emitter for emitters in pipelines for emitter in emitters], time.time(), closed=True)
         self._producer.flush(30)
         return late_s
 
@@ -176,7 +176,7 @@ class _Sender:
         ids = self._rng.integers(0, 2**61, (len(pipelines), MESSAGES), dtype=np.uint64)
         restarts = flush * FLUSH_S % RESTART_S == RESTART_S / 4
         ending: list[_Emitter] = []
-        for at, emitters in enumerate(pipelines):
+        for index, emitters in enumerate(pipelines):
             fault = fault_of(emitters[0].pipeline)
             if fault in ("stop", "crash") and event_s >= self._run.stops_s:
                 ending += emitters if fault == "stop" else ()
@@ -185,21 +185,21 @@ class _Sender:
             if fault == "restart" and restarts:
                 ending.append(old := emitters[-1])
                 emitters[-1] = _Emitter(old.pipeline, old.node, old.rows, old.lane, int(event_s * 1_000))
-            mine = ids[at] + np.uint64((emitters[0].pipeline + flush) % BEACONS_PARTITIONS << 61)
+            mine = ids[index] + np.uint64((emitters[0].pipeline + flush) % BEACONS_PARTITIONS << 61)
             for emitter in emitters:
-                here = mine[emitter.rows]
+                sent_ids = mine[emitter.rows]
                 if fault == "loss" and emitter.node == NODES[1] and is_first:
-                    here = here[1:]
+                    sent_ids = sent_ids[1:]
                 if fault == "late" and emitter is emitters[-1]:
                     if window_s not in emitter.held:
-                        emitter.held[window_s], here = here[:1], here[1:]
+                        emitter.held[window_s], sent_ids = sent_ids[:1], sent_ids[1:]
                     for due_s in [start_s for start_s in emitter.held if event_s >= start_s + WINDOW_S + LATE_S]:
                         self._blocks(emitter, due_s, emitter.held.pop(due_s), flush)
-                self._blocks(emitter, window_s, here, flush)
+                self._blocks(emitter, window_s, sent_ids, flush)
         self._report(ending, event_s, closed=True)
         pipelines[:] = [emitters for emitters in pipelines if emitters]
         self._producer.flush(30)
-        self._report([each for emitters in pipelines for each in emitters], event_s)
+        self._report([emitter for emitters in pipelines for emitter in emitters], event_s)
 
     def _blocks(self, emitter: _Emitter, window_s: int, ids: U64, flush: int) -> None:
         if not ids.size:
@@ -243,7 +243,9 @@ class _Sender:
             if account.is_new:
                 account.is_new = False
                 for side in ("in", "out"):
-                    ranges = tuple(found for (of, _), found in sorted(account.ranges.items()) if of == side)
+                    ranges = tuple(
+                        ranges for (checkpoint, _), ranges in sorted(account.ranges.items()) if checkpoint == side
+                    )
                     yield Tally(f"{emitter.node}.{side}", window_s, account.count, account.id_sum, account.lags, ranges)
 
 

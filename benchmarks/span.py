@@ -76,8 +76,8 @@ def _show(title: str, prices: Mapping[str, Sequence[Price]]) -> None:
     print(f"{title}; {ROUNDS} rounds of {ITEMS:,} items, in turn; µs of CPU an item")
     print(f"{'':32}{'caller min':>11}{'median':>8}{'all min':>9}{'median':>8}   medians in spans: caller, all")
     span = _summary(prices[SPAN], statistics.median)
-    for name, found in prices.items():
-        least, median = _summary(found, min), _summary(found, statistics.median)
+    for name, price in prices.items():
+        least, median = _summary(price, min), _summary(price, statistics.median)
         shares = f"1/{span.caller / median.caller:.0f}, 1/{span.everything / median.everything:.0f}"
         line = f"{name:32}{least.caller:11.2f}{median.caller:8.2f}{least.everything:9.2f}{median.everything:8.2f}"
         print(f"{line}   {shares}")
@@ -91,8 +91,8 @@ def _flush_interval_s(per_second: int) -> float:
     return waited_s
 
 
-def _summary(prices: Sequence[Price], of: Callable[[Iterator[float]], float]) -> Price:
-    return Price(of(price.caller for price in prices), of(price.everything for price in prices))
+def _summary(prices: Sequence[Price], function: Callable[[Iterator[float]], float]) -> Price:
+    return Price(function(price.caller for price in prices), function(price.everything for price in prices))
 
 
 def _measure(beacons_a_flush: int, spans_a_flush: int) -> dict[str, list[Price]]:
@@ -110,8 +110,8 @@ def _price(subject: Subject, a_flush: int) -> Price:
     ids = [f"{at:032x}-{time.monotonic_ns() % 1000:03}" for at in range(ITEMS)]
     gc.collect()
     caller_ns, began_ns = 0, time.process_time_ns()
-    for at in range(0, ITEMS, a_flush):
-        batch, event_ms = ids[at : at + a_flush], time.time_ns() // 1_000_000
+    for index in range(0, ITEMS, a_flush):
+        batch, event_ms = ids[index : index + a_flush], time.time_ns() // 1_000_000
         before_ns = time.thread_time_ns()
         subject.observe(batch, event_ms)
         caller_ns += time.thread_time_ns() - before_ns

@@ -49,10 +49,10 @@ def _fill(bootstrap: str, topic: str, values: Sequence[bytes]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 200_000})
-    for at in range(RECORDS):
+    for index in range(RECORDS):
         while True:
             try:
-                producer.produce(topic, values[at % len(values)], partition=at % PARTITIONS)
+                producer.produce(topic, values[index % len(values)], partition=index % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -70,11 +70,11 @@ def _compare(spark: SparkSession, kafka: EmbeddedKafka, topic: str, extraction: 
         look = reader.look(reader.describe().partitions)
         first = TapPlan(0, 0, 8, SAMPLE_ALL, positions=dict.fromkeys(look.logs, 0), is_spread=True)
         plan = TopicPlanner(lambda: False).plan(first, look, None, 2 * RECORDS)
-        made = engine.blocks(plan)
-        beacons = sum(block.increment.beacons for block in made.blocks)
+        blocks = engine.blocks(plan)
+        beacons = sum(block.increment.beacons for block in blocks.blocks)
         if beacons != 2 * RECORDS:
             raise SystemExit(
-                f"the tap of {topic} made {beacons} beacons of {RECORDS} records: {made.counts.unreadable}"
+                f"the tap of {topic} made {beacons} beacons of {RECORDS} records: {blocks.counts.unreadable}"
             )
         broker, bare, tapped = kafka.processes[0].pid, list[Stopwatch](), list[Stopwatch]()
         drop_values(engine.records(plan))

@@ -62,7 +62,9 @@ def send(
     checkpoint sees a flush's messages in an order of its own."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1_000_000})
     rng = np.random.default_rng(seed)
-    emitters = {f"{node}.{side}": uuid.UUID(int=at).bytes for at, node in enumerate(NODES) for side in ("in", "out")}
+    emitters = {
+        f"{node}.{side}": uuid.UUID(int=index).bytes for index, node in enumerate(NODES) for side in ("in", "out")
+    }
     a_step = messages_a_second * 60 // steps
     seq = beacons = messages = lost = blocks = 0
     for start in window_starts_s:

@@ -82,19 +82,21 @@ def _ledger(scenario: Scenario, load_s: float) -> Iterator[LedgerFault]:
         yield LedgerFault(injected.fault.text, (SimulatedFault.of(injected.fault, from_s, to_s),), effects, found_by)
 
 
-def table(found: Sequence[Backtested]) -> str:
+def table(results: Sequence[Backtested]) -> str:
     """Return the Markdown table: by kind of rule, the incidents and how many were right, the pages and how many were,
     and the faults that it has to find and found."""
     rows = [
         "| kind | incidents | right | pages | right | faults | found |",
         "|---|---|---|---|---|---|---|",
     ]
-    missed = {id(fault) for each in found for fault in each.missed()}
+    missed = {id(fault) for result in results for fault in result.missed()}
     for kind in KINDS:
-        incidents = [(each, incident) for each in found for incident in each.incidents if incident.rule.kind == kind]
-        right = [(each, incident) for each, incident in incidents if each.right(incident)]
+        incidents = [
+            (result, incident) for result in results for incident in result.incidents if incident.rule.kind == kind
+        ]
+        right = [(scored, incident) for scored, incident in incidents if scored.right(incident)]
         pages = [pair for pair in incidents if is_page(pair[1])]
-        faults = [fault for each in found for fault in each.faults if kind in fault.found_by]
+        faults = [fault for result in results for fault in result.faults if kind in fault.found_by]
         hit = [fault for fault in faults if id(fault) not in missed]
         right_pages = sum(pair in right for pair in pages)
         cells = (len(incidents), len(right), len(pages), right_pages, len(faults), len(hit))
@@ -107,13 +109,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.backtest", description=__doc__)
     parser.add_argument("--days", type=int, default=DAYS)
     parser.add_argument("--seed", type=int, default=SEED)
-    given = parser.parse_args()
-    found = [generated_days(given.days, given.seed), *(each for _, each in scenarios())]
-    print(table(found))
-    for each in found:
-        for fault in each.missed():
+    arguments = parser.parse_args()
+    days = [generated_days(arguments.days, arguments.seed), *(scenario for _, scenario in scenarios())]
+    print(table(days))
+    for result in days:
+        for fault in result.missed():
             print(f"missed: {fault.name}, from {fault.from_s:.0f}")
-        for incident in each.wrong():
+        for incident in result.wrong():
             kind = "page" if is_page(incident) else "ticket"
             print(f"wrong {kind}: {incident.rule.name}, from {incident.first_s}, worst {incident.change.worst:.3g}")
 

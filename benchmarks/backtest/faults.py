@@ -61,11 +61,11 @@ class SimulatedFault:
 
 def outages(faults: Sequence[SimulatedFault], nodes: Sequence[str]) -> dict[str, list[tuple[float, float]]]:
     """Return by node when it takes nothing in, in the order of time."""
-    found: dict[str, list[tuple[float, float]]] = {node: [] for node in nodes}
+    outages: dict[str, list[tuple[float, float]]] = {node: [] for node in nodes}
     for fault in faults:
         for node, from_s, to_s in _outages_of(fault, nodes):
-            found[node].append((from_s, to_s))
-    return {node: sorted(times) for node, times in found.items()}
+            outages[node].append((from_s, to_s))
+    return {node: sorted(times) for node, times in outages.items()}
 
 
 def _outages_of(fault: SimulatedFault, nodes: Sequence[str]) -> Iterator[tuple[str, float, float]]:
@@ -73,15 +73,15 @@ def _outages_of(fault: SimulatedFault, nodes: Sequence[str]) -> Iterator[tuple[s
         case "stop" | "stall":
             yield fault.node, fault.from_s, fault.to_s
         case "crash":
-            at = fault.from_s
-            while at < fault.to_s:
-                yield fault.node, at, at + CRASHED_S
-                at += fault.seconds or fault.to_s - fault.from_s
+            start_s = fault.from_s
+            while start_s < fault.to_s:
+                yield fault.node, start_s, start_s + CRASHED_S
+                start_s += fault.seconds or fault.to_s - fault.from_s
         case "restart":
             hit = nodes if fault.node == "all" else (fault.node,)
             for number, node in enumerate(hit):
-                at = fault.from_s + number * (fault.to_s - fault.from_s) / len(hit)
-                yield node, at, at + RESTART_S
+                start_s = fault.from_s + number * (fault.to_s - fault.from_s) / len(hit)
+                yield node, start_s, start_s + RESTART_S
         case "broker-kill" | "broker-restart":
             for node in nodes:
                 yield node, fault.from_s, fault.from_s + BROKER_AWAY_S

@@ -47,7 +47,9 @@ class Backtested:
 
     def finders(self, fault: LedgerFault) -> list[Replayed]:
         """Return the incidents of the rules that have to find a fault."""
-        return [each for each in self.incidents if each.rule.kind in fault.found_by and _meets(each, fault)]
+        return [
+            incident for incident in self.incidents if incident.rule.kind in fault.found_by and _meets(incident, fault)
+        ]
 
     def missed(self) -> list[LedgerFault]:
         """Return the faults that no rule found which had to, or that had to page and did not."""
@@ -56,7 +58,9 @@ class Backtested:
     def _is_found(self, fault: LedgerFault) -> bool:
         if not self.finders(fault):
             return False
-        return not fault.has_to_page or any(is_page(each) and _is_right(each, fault) for each in self.incidents)
+        return not fault.has_to_page or any(
+            is_page(incident) and _is_right(incident, fault) for incident in self.incidents
+        )
 
 
 def is_page(incident: Replayed) -> bool:
@@ -91,20 +95,20 @@ class _Minutes:
     def add(self, start_s: int, window: Window) -> None:
         if window.messages:
             self.arrived.append(start_s)
-        for there in window.checkpoints:
-            if there.name in self.seen and there.beacons:
-                self.seen[there.name].append(start_s)
+        for checkpoint in window.checkpoints:
+            if checkpoint.name in self.seen and checkpoint.beacons:
+                self.seen[checkpoint.name].append(start_s)
         self.messages[start_s // QUARTER_S * QUARTER_S].append(window.messages)
-        for name, (what, of) in self._shares.items():
+        for name, (what, total) in self._shares.items():
             hour = self.shares[name][start_s // HOUR_S * HOUR_S] or [0.0, 0.0]
             self.shares[name][start_s // HOUR_S * HOUR_S] = [
-                hour[0] + (what.of(window) or 0.0), hour[1] + (of.of(window) or 0.0)
+                hour[0] + (what.of(window) or 0.0), hour[1] + (total.of(window) or 0.0)
             ]  # fmt: skip
 
     def past(self) -> Past:
-        quarters = {start: sum(found) / len(found) for start, found in self.messages.items()}
+        quarters = {start: sum(values) / len(values) for start, values in self.messages.items()}
         hours = {
-            name: {start: what / of for start, (what, of) in by_hour.items() if of >= LEAST_MESSAGES}
+            name: {start: what / total for start, (what, total) in by_hour.items() if total >= LEAST_MESSAGES}
             for name, by_hour in self.shares.items()
         }
         return Past(self.seen, self.arrived, habits_of(quarters, hours))
@@ -150,7 +154,7 @@ def _judgements(
             pipeline.run(start_s)
         due_s = (start_s - int(grace_s)) // WINDOW_S * WINDOW_S - WINDOW_S
         now_s = due_s + closes_s
-        looked_at = [at for at in unsettled if at >= now_s - OFTEN_S or (start_s - at) % SELDOM_S == 0]
+        looked_at = [minute for minute in unsettled if minute >= now_s - OFTEN_S or (start_s - minute) % SELDOM_S == 0]
         for start in [*looked_at, *([due_s] if from_s <= due_s < to_s else [])]:
             document = pipeline.judged(start, now_s)
             if document != unsettled.get(start):

@@ -99,10 +99,10 @@ class SimulatedPipeline:
         active = [fault for fault in self.faults if fault.from_s < start_s + WINDOW_S and fault.to_s > start_s - 3_600]
         step_s = self.step_s if active else float(WINDOW_S)
         for step in range(round(WINDOW_S / step_s)):
-            at = start_s + step * step_s
-            factor = math.prod(fault.number for fault in active if fault.kind == "burst" and fault.is_on(at))
-            events = int(self.rng.poisson(self.rate(at) * step_s * factor))
-            event_s = at + float(self.rng.uniform(0, step_s))
+            at_s = start_s + step * step_s
+            factor = math.prod(fault.number for fault in active if fault.kind == "burst" and fault.is_on(at_s))
+            events = int(self.rng.poisson(self.rate(at_s) * step_s * factor))
+            event_s = at_s + float(self.rng.uniform(0, step_s))
             for batch in self._flow(events, event_s, active):
                 self.windows[start_s].append(batch)
 
@@ -326,7 +326,7 @@ class SimulatedPipeline:
         self, batches: Sequence[Batch], now_s: float, tallies: Sequence[TallyState], cuts: tuple[float, ...]
     ) -> WindowFacts:
         graph, known_s = self.graph, now_s - REPORTED_S
-        targets = [graph.definition.spec.sla.lag_at(there.name).target for there in graph.destinations]
+        targets = [graph.definition.spec.sla.lag_at(destination.name).target for destination in graph.destinations]
         patterns: list[Pattern] = []
         beacons: Counter[str] = Counter()
         twice: Counter[str] = Counter()
@@ -350,12 +350,12 @@ class SimulatedPipeline:
                 corrupted[batch.corrupted_on] += batch.count
             if mask:
                 on_time = tuple(
-                    batch.count if lag_at.get(f"{there.name}.out", math.inf) <= target else 0
-                    for there, target in zip(graph.destinations, targets, strict=True)
+                    batch.count if lag_at.get(f"{destination.name}.out", math.inf) <= target else 0
+                    for destination, target in zip(graph.destinations, targets, strict=True)
                 )
                 seen_ms = (last_s * 1_000, last_s * 1_000) if self._is_unsettled(mask) else (None, None)
                 patterns.append(Pattern(mask, batch.count, on_time, *seen_ms))
-        sketches = {name: _sketch(found) for name, found in lags.items()}
+        sketches = {name: _sketch(lags) for name, lags in lags.items()}
         return WindowFacts(
             patterns=merge_patterns(patterns, cuts),
             checkpoints={

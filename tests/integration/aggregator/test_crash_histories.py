@@ -27,7 +27,6 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from aggregator.clock import Catchup
-from benchmarks.generated import chain
 from benchmarks.soak import wrong_windows
 from benchmarks.soak_traffic import NODES, Run, pipeline_name, send
 from benchmarks.traffic import chain
