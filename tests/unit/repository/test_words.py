@@ -19,6 +19,12 @@ PACKAGES = (
 )
 BANNED = re.compile(r"(?<![a-z`])(told|nobody|somebody)(?![a-z])", re.IGNORECASE)
 
+TRANSLATED = re.compile(
+    r"\b(is none|that is no|not known|heard of|whoever|so many|anew|likewise|come to|in hand|taken in|set aside)\b",
+    re.IGNORECASE,
+)
+"""Phrases that a reader of English stumbles over."""
+
 EMPTY: set[str] = {"found", "each", "here", "there", "one"}
 """Names of variables that do not tell what they hold."""
 
@@ -44,6 +50,15 @@ def _words(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name
             case ast.Expr(ast.Constant(str(text))):
                 yield node.lineno, text
+
+
+def _texts(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Yield each text of several words that is not a docstring."""
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(str(text)) if " " in text and id(node) not in docstrings:
+                yield node
 
 
 def test_each_public_class_has_a_name_of_its_own() -> None:
@@ -76,3 +91,14 @@ def test_variables_are_named_by_what_they_hold(package: str) -> None:
         if (name := node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else "") in EMPTY
     ]
     assert empty == [], "\n".join(empty)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_texts_for_users_avoid_phrases_that_read_translated(package: str) -> None:
+    translated = [
+        f"{path}:{node.lineno}: {phrase.group()}"
+        for path, tree in _trees(package)
+        for node in _texts(tree)
+        if (phrase := TRANSLATED.search(node.value))
+    ]
+    assert translated == [], "\n".join(translated)
