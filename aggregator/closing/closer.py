@@ -102,7 +102,7 @@ class Closer:
         self._watch.refresh()
         self.reads.read_on()
         is_busy = False
-        for due in self._due.batches(caught_up_ms, now_ms):
+        for due in self._due.by_urgency(caught_up_ms, now_ms):
             self._close(due, turn)
             is_busy = is_busy or any(item.why in ("due", "changed") for item in due)
         return is_busy

@@ -77,7 +77,7 @@ class DueWindows:
         self._touched: set[WindowKey] = set()
         """Windows that silence has touched and that no turn has taken yet."""
 
-    def batches(self, caught_up_ms: int, now_ms: int) -> Iterator[Sequence[Due]]:
+    def by_urgency(self, caught_up_ms: int, now_ms: int) -> Iterator[Sequence[Due]]:
         """Yield the windows of one turn, most urgent kind first; some batches are empty.
 
         A kind is looked up only once those before it are closed, since a closing can make other windows due.

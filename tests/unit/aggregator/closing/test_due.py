@@ -54,7 +54,7 @@ class Sources:
         return taken
 
     def batches(self, now_ms: int = DUE_MS) -> list[Sequence[Due]]:
-        return [batch for batch in self.windows.batches(now_ms, now_ms) if batch]
+        return [batch for batch in self.windows.by_urgency(now_ms, now_ms) if batch]
 
 
 def windows_of(batches: Iterable[Sequence[Due]]) -> list[tuple[str, int]]:
@@ -95,7 +95,7 @@ def test_what_one_batch_makes_due_is_in_a_later_one(monkeypatch: pytest.MonkeyPa
     agenda = schedule(W)
     sources = Sources(monkeypatch, p=agenda)
     seen = []
-    for batch in sources.windows.batches(DUE_MS, DUE_MS):
+    for batch in sources.windows.by_urgency(DUE_MS, DUE_MS):
         seen += batch
         for item in batch:
             agenda.closed(item.start_s, basis=1, deadline=DUE_MS if item.why == "due" else None)
