@@ -105,7 +105,7 @@ class Aggregator:
         return self.ready.is_set() and outage is not None and outage.server == "lease"
 
     def health_note(self) -> str:
-        """Return the text of a /healthz that is well: what is set aside or deferred, and a disk that gets full."""
+        """Return the text of a healthy /healthz: what is set aside or deferred, and a disk that gets full."""
         notes = {"failed or unreadable": self.set_aside(), "deferred": sorted(self.deferred())}
         shown = (f"{what}: {some_of(names)}" for what, names in notes.items() if names)
         return "; ".join(["ok", *shown, *self._disk_note()])
@@ -149,7 +149,7 @@ class Aggregator:
                 self._work(spark, stop)
             except LaglossError:  # a setting that is missing, or Spark's end: the operator's
                 raise
-            except Exception as error:  # an outage, or a fault of ours that concerns more than one window
+            except Exception as error:  # an outage, or our bug that concerns more than one window
                 check_session(spark)
                 trouble = self._wait_for(error)
                 pause_s = min(max(IDLE_S, time.time() - trouble.since_s), MAX_PAUSE_S)  # so it doubles

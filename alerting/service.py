@@ -88,7 +88,7 @@ class Alerter:
         loops = [self._loop, *(sender.loop for sender in self._senders)]
         try:
             with watching(self.turns, {"PostgreSQL": postgresql(self._database_url)}), self.turns.running(*loops):
-                self._lead_again_and_again()
+                self._campaign()
         finally:
             for sender in self._senders:
                 sender.stop()
@@ -96,7 +96,7 @@ class Alerter:
             for sender in self._senders:
                 sender.join(max(ends_s - time.monotonic(), 0))
 
-    def _lead_again_and_again(self) -> None:
+    def _campaign(self) -> None:
         failures = 0
         while not self._stop.is_set():
             self._loop.finished()
@@ -104,7 +104,7 @@ class Alerter:
                 with leading(self._database_url, self._stop, self._stand_by, self._is_well) as lead:
                     failures = 0
                     if lead is not None:
-                        self._lead_on(lead)
+                        self._lead_until_lost(lead)
             except LaglossError as error:  # the tables are of another version, until somebody migrates
                 self.trouble = str(error)
                 _log.error("table_version_mismatch", error=self.trouble)
@@ -115,7 +115,7 @@ class Alerter:
                 if isinstance(error, AWAY):
                     self.trouble = f"PostgreSQL is unavailable: {type(error).__name__}"
                     _log.warning("database_unreachable", error=type(error).__name__, again_in_s=wait_s)
-                else:  # a fault of ours: another alerter may lead meanwhile
+                else:  # our bug: another alerter may lead meanwhile
                     self.trouble = f"failed: {type(error).__name__}: {error}"
                     _log.exception("alerter_failed", again_in_s=wait_s)
                 self._stop.wait(wait_s)
@@ -151,7 +151,7 @@ class Alerter:
         self._evaluator.lead = None if lead is None else lead.lease
         self._metrics.leading.set(lead is not None)
 
-    def _lead_on(self, lead: Leadership) -> None:
+    def _lead_until_lost(self, lead: Leadership) -> None:
         """Lead until `stop` is called. Raise when the database goes away or leadership is lost."""
         demand_newest(self._evaluator.store.engine)
         self._name_receivers(self._evaluator.store.engine)

@@ -11,8 +11,6 @@ from lagloss_server.groups.velocity import Status
 from lagloss_server.model.window import Interval, LossRatio, SideCounts, Window
 from lagloss_server.sums.quality import Quality, QualityCell, QualityVerdict
 
-"""One window as `windows --json` prints it, and whether it is `history`."""
-
 
 @dataclass(frozen=True, slots=True)
 class VerdictLook:

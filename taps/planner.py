@@ -1,4 +1,19 @@
-"""Planners: the next plan of a tap, from its last one, a look at the topic, and (of a group) its commits."""
+"""Planners: the next plan of a tap, from its last one, a look at the topic, and (of a group) its commits.
+
+An example of a group tap, one partition. A *look* asks the brokers for the partition's ends, a *mark* is a commit with
+its time, an *end mark* the end that a look showed; `gone` is what retention deleted before it was planned.
+
+    plan 1   positions {0: 100}, through 1.0 s
+    look at 2.0 s: the log holds [0, 130); commits up to 1.9 s: 110 at 1.8 s
+    plan 2   read [100, 110), received at 1.8 s; positions {0: 110}, through 1.9 s
+    look at 3.0 s: retention has deleted up to 115, the log holds [115, 150); commits up to 2.9 s: 120 at 2.8 s
+    plan 3   read [115, 120), gone {0: 5}; positions {0: 120}, through 2.9 s
+    look at 4.0 s: the log holds [115, 150); commits up to 3.9 s: 150 at 3.8 s
+    plan 4   read [120, 150): 10 of them appended before the look at 2.0 s, 20 before that at 3.0 s; the group is at the
+             end of the log, so that all that was appended before 4.0 s has been received: until {0: 4.0 s}
+
+A process that takes the tap over repeats the last plan, which sends the same blocks again, and goes on from it.
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class TapRunner:
                 except (KafkaException, DBAPIError, OSError, RegistryUnreachable) as error:
                     self._wait_for(error, pause_s)
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
-                except Exception as error:  # a fault of ours: of this tap alone, and never worth a wrong number
+                except Exception as error:  # our bug: of this tap alone, and never worth a wrong number
                     log.exception("tap failed", tap=self._running.tap.source)
                     self._wait_for(error, MAX_PAUSE_S)
             if self._closing:

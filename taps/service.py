@@ -117,7 +117,7 @@ class TapService:
                     is_checked, is_changed = False, True
                     if isinstance(error, DBAPIError):
                         self.trouble = f"waiting for PostgreSQL: {error.orig}"
-                    else:  # a fault of ours: the taps that run go on
+                    else:  # our bug: the taps that run go on
                         log.exception("taps round failed")
                         self.trouble = f"failed: {type(error).__name__}: {error}"
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)

@@ -29,7 +29,7 @@ from taps.wanted import RunningTap
 LOST_AFTER_S: Final = 15.0
 """Time without a sign of life after which another process takes over: with `CLAIM_S`, within 20 s."""
 CONNECTIONS: Final = 4
-"""At a time, no more than the engine keeps open: taps take their turns together, and new ones for each are dear."""
+"""At a time, as many as the engine keeps open: all taps run at the same time, and opening a connection is expensive."""
 
 
 class NotOwned(Exception):

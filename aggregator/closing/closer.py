@@ -134,6 +134,7 @@ class Closer:
         failing: list[str] = []
         names = list(dict.fromkeys(item.pipeline for item in due))
         turn.beacons += isolate(names, close_pipelines, lambda name, _: failing.append(name))
+        # the smallest first: to single out what is bad of a large one can take the rest of the turn
         for items in sorted(([item for item in due if item.pipeline == name] for name in failing), key=len):
             turn.beacons += isolate(items, lambda some: self._close_together(some, turn), give_up, turn.ends_at)
 
@@ -207,6 +208,7 @@ class Closer:
         return [
             item._replace(why=reasons.get(item.window, item.why))
             for item in due
+            # False, not None: what there was no time to look at waits for the next turn
             if item.why == "requested" or is_proven.get(item.window) is False or item.window in reasons
         ]
 
@@ -218,7 +220,7 @@ class Closer:
         why = {item.window: item.why for item in due if item.window not in useless}
         if not why:
             return 0
-        context = with_newest(self._engine, context, list(why))
+        context = with_newest(self._engine, context, list(why))  # `_close_from_store` added that of its own windows
         shares = self.reads.shares(context, list(why), turn.plans_until())
         beacons = 0
         for batch in self.reads.batches(context, shares):

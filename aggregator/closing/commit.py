@@ -44,6 +44,7 @@ class Committer:
         self, context: JudgementContext, closings: Sequence[Closing], reading: WindowReading | None = None
     ) -> int:
         """Commit closings in one transaction, with all that was read for them; return how many results changed."""
+        # the session that commits holds the lease: `service.fencing` asks for it on this engine
         with self._engine.begin() as connection:
             if reading is not None:
                 self._reads.record(connection, reading)
@@ -54,11 +55,11 @@ class Committer:
 
     def set_aside(self, window: WindowKey, error: Exception, now_ms: int) -> None:
         """Make this window `unknown` for the reason `failed` (rule 16), to be tried again later."""
-        self._failures.put(item_of(window), error)
+        self._failures.put(item_of(window), error)  # first: it is tried again even if what follows fails
         pipeline, start = window
         with self._engine.begin() as connection:
             closing = fail(pipeline, start, self._watch.versions[pipeline], read_basis(connection), now_ms)
-            revisions = window_store.commit(connection, [closing])
+            revisions = window_store.commit(connection, [closing])  # without facts there is no staleness
         self._note([closing], revisions)
 
     def _store(

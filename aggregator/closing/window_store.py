@@ -60,10 +60,10 @@ def read_facts(connection: Connection, windows: Windows) -> dict[WindowKey, tupl
     missing: dict[WindowKey, list[MissingId]] = {}
     found_facts: dict[WindowKey, tuple[WindowFacts, int]] = {}
     for row in connection.execute(select(names).where(*of_windows(names, windows))):
-        id_hash, mask = row.id_hash % (1 << 64), int(row.pattern, 16)
+        id_hash, mask = row.id_hash % (1 << 64), int(row.pattern, 16)  # `signed64` back: a bigint has a sign
         trace = None if row.trace_id is None else TraceContext(row.trace_id, row.span_id)
-        missing_ids = MissingId(id_hash, mask, row.last_seen_ms, row.message_id, trace, row.emitter)
-        missing.setdefault((row.pipeline, row.window_start), []).append(missing_ids)
+        missing_id = MissingId(id_hash, mask, row.last_seen_ms, row.message_id, trace, row.emitter)
+        missing.setdefault((row.pipeline, row.window_start), []).append(missing_id)
     packed = select(table.c.pipeline, table.c.window_start, table.c.facts, table.c.basis)
     for row in connection.execute(packed.where(*of_windows(table, windows))):
         window = (row.pipeline, row.window_start)
@@ -79,7 +79,7 @@ def commit(connection: Connection, closings: Sequence[Closing]) -> list[tuple[Cl
     """
     if not closings:
         return []
-    ensure_days(connection, {closing.result.start_s for closing in closings})
+    ensure_days(connection, {closing.result.start_s for closing in closings})  # before rows are locked: it may wait
     before = _lock(connection, [closing.window for closing in closings])
     rows, changed_rows, replaced, named = [], [], [], []
     for closing in closings:
@@ -88,9 +88,9 @@ def commit(connection: Connection, closings: Sequence[Closing]) -> list[tuple[Cl
             old.state == "sealed" or (old.basis, old.judged_at) > (closing.basis, closing.judged_at)
         ):
             continue
-        # packed, so that an unreadable row is replaced, too
+        # packed, so that an unreadable row is also replaced
         changed = old is None or old.document != closing.result.pack()
-        revision = 1 if old is None else old.revision + changed
+        revision = 1 if old is None else old.revision + changed  # a bool: one more if it changed
         rows.append(_row(closing, revision, closing.judged_at if old is None or changed else old.closed_at))
         if changed:
             changed_rows.append((closing, revision))
@@ -126,7 +126,7 @@ def mark_hours(connection: Connection, windows: Windows, now_ms: int) -> None:
 
 def mark_rollups(connection: Connection, period: Period, starts: Iterable[tuple[str, int]], now_ms: int) -> None:
     """Mark these roll-ups (pipeline, start) as to be computed, in the transaction that changes what they sum up."""
-    keys = sorted(starts)  # whoever marks and deletes marks locks their rows in this order
+    keys = sorted(starts)  # all who mark, and delete marks, lock rows in this order: else two could wait for each other
     if keys:
         marks = tables.table_of(tables.RollupDirtyRow)
         marked = tables.rows_of(keys, pipeline=Text(), start=BigInteger())
@@ -170,6 +170,7 @@ def _upsert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         return
     table = tables.table_of(tables.WindowRow)
     upsert = stage(connection, table, list(rows[0]), (list(row.values()) for row in rows))
+    # `commit` has left out older ones, under the same locks: this holds even for a closer that lost its lease
     newer = func.row(upsert.excluded.basis, upsert.excluded.judged_at) >= func.row(table.c.basis, table.c.judged_at)
     connection.execute(
         upsert.on_conflict_do_update(
@@ -192,7 +193,7 @@ def _row(closing: Closing, revision: int, closed_at: int) -> dict[str, Any]:
         "messages": result.messages,
         "delivered": result.delivered,
         "pending": result.pending,
-        "lost_min": result.lost.min if result.lost else 0,
+        "lost_min": result.lost.min if result.lost else 0,  # readers that tell unknown from 0 look at `verdict`
         "lost_max": result.lost.max if result.lost else 0,
         "on_time": on_time,
         "on_time_of": on_time_of,

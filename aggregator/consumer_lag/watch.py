@@ -100,7 +100,7 @@ class ConsumerLagWatch:
                 troubles |= {cluster: lags.trouble} if lags.trouble else {}
             except (KafkaException, TimeoutError, DBAPIError, BadSetting) as error:
                 troubles[cluster] = str(error) or type(error).__name__
-            except Exception as error:  # a fault of ours costs a round, and not the watch
+            except Exception as error:  # our bug costs a round, and not the watch
                 troubles[cluster] = repr(error)
                 log.exception("consumer lag failed", cluster=cluster)
         self._note(troubles)

@@ -60,11 +60,11 @@ def bins() -> Bins:
 
 def sketch_of(lags: F32) -> Sketch:
     """Return `Sketch.of` for finite lags in ms."""
-    sketch = bins()
-    counts = np.zeros(sketch.keys.size, np.int64)
-    _count(lags.view(np.uint32), sketch.lower, sketch.upper, sketch.split, counts)
+    table = bins()
+    counts = np.zeros(table.keys.size, np.int64)
+    _count(lags.view(np.uint32), table.lower, table.upper, table.split, counts)
     filled = np.flatnonzero(counts)
-    return Sketch(sketch.keys[filled], counts[filled])
+    return Sketch(table.keys[filled], counts[filled])
 
 
 @compiled

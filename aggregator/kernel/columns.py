@@ -20,7 +20,7 @@ from lagloss_server.packing.compiled import U8, compiled
 
 I32 = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
-EMITTER = np.dtype("V16")
+EMITTER = np.dtype("V16")  # not S16: of bytes numpy drops zeros at the end, with which a UUID can end
 
 
 class Growing:
@@ -136,6 +136,7 @@ class Column:
             start, count = int(starts[row]), int(counts[row])
             first = int(places_by_name["crcs"][row])
             crcs = np.frombuffer(data[first : first + 4 * count].tobytes(), "<u4")
+            # a copy: a view would keep the whole array alive once that has grown
             self.checksums.append((self.ids[start : start + count].copy(), crcs))
         for row in np.flatnonzero(places_by_name["out_of_order"] >= 0).tolist():
             first, size = int(places_by_name["out_of_order"][row]), int(places_by_name["out_of_order_size"][row])

@@ -2,6 +2,13 @@
 
 Every distinct id gets a row, found by one hash look-up a beacon; presence is then a bit a checkpoint in the row's mask,
 and what needs a message's lags ("last seen", first arrival) is a minimum or maximum by row. Nothing is sorted.
+
+Integer arrays here number five things:
+row       a distinct id of the window
+code      a presence pattern (`patterns[code]` is its mask); `codes` is by row
+position  a beacon in a `SampledBeacons`
+place     a beacon in its `Column`, which holds those outside of the sample as well
+cell      a pattern in one range between two cuts
 """
 
 from __future__ import annotations
@@ -217,6 +224,7 @@ def _count_on_time(plan: WindowPlan, cells: Ints, first: F32, n: int) -> list[tu
     """For each of `n` cells, how many of its ids arrived on time at each destination; `cells` and the columns of
     `first` are by id."""
     counts = [
+        # as float64: numpy would round the target to a lag's float32
         np.bincount(cells[lags.astype(np.float64) <= target_ms], minlength=n).tolist()
         for lags, target_ms in zip(first, plan.lag_targets_ms, strict=True)
     ]
@@ -265,7 +273,7 @@ def _earliest(firsts: Mapping[str, F32], checkpoints: Iterable[str]) -> F32 | No
 @compiled
 def _lower_timed(ids: U64, rows: Rows, lags: F32, limit: np.uint64, slots: Rows, least: F32) -> None:
     for index in range(ids.size):
-        if ids[index] & np.uint64(0xFFFFFFFF) < limit:
+        if ids[index] & np.uint64(0xFFFFFFFF) < limit:  # `_in_sample`, which compiled code cannot call
             slot = slots[rows[index]]
             least[slot] = min(least[slot], lags[index])
 
@@ -291,7 +299,7 @@ class _Missing:
         for column in first if which.size else ():
             np.maximum.at(offsets, column.rows, column.offsets)
         event_ms = plan.window_start_s * 1000 + offsets[which].astype(np.float64)
-        event_ms[offsets[which] < 0] = plan.window_end_ms
+        event_ms[offsets[which] < 0] = plan.window_end_ms  # rule 4: no source has said the event time
         return cls(ids.ids[which], which, codes[which], event_ms + ids.newest[which])
 
     def patterns(self, plan: WindowPlan, patterns: list[int], first_lags: F32) -> tuple[Pattern, ...]:

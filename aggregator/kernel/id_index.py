@@ -58,26 +58,26 @@ def _number(ids: U64, rows: Rows, start: int, table: Rows, shift: int, hashes: U
     """
     last, guess = table.size - 1, 0
     for index in range(start, ids.size):
-        existing = ids[index]
-        if guess < size and hashes[guess] == existing:
+        wanted = ids[index]
+        if guess < size and hashes[guess] == wanted:
             rows[index] = guess
             guess += 1
             continue
-        slot = np.int64((existing * _SPREAD) >> np.uint64(shift))
+        slot = np.int64((wanted * _SPREAD) >> np.uint64(shift))
         while True:
             row = table[slot]
-            if row == 0:
+            if row == 0:  # an empty slot: the table holds rows from 1 on
                 if size == hashes.size:
                     return index, size
-                hashes[size] = existing
+                hashes[size] = wanted
                 size += 1
                 row = table[slot] = size
                 break
-            if hashes[row - 1] == existing:
+            if hashes[row - 1] == wanted:
                 break
             slot = (slot + 1) & last
         rows[index] = row - 1
-        guess = row
+        guess = row  # one more than the row: the next id's, most likely
     return ids.size, size
 
 

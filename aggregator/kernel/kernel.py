@@ -125,23 +125,25 @@ class _Task:
         headers = scan(Bytes.of(run.column("key")), values)
         good = headers.good & is_in_reach(headers.fields["window_start"] * 1000, run.column("appended_ms").to_numpy())
         deferred = self._take_good(headers, keys, np.flatnonzero(good).tolist())
+        # in the order of the log: of bad records the first few are shown
         for row in sorted([*deferred, *np.flatnonzero(~good).tolist()]):
             record = run.slice(row, 1).to_pylist()[0]
             try:
                 take_block(self.windows, self.plan, record["appended_ms"], keys[row], record["value"])
             except BadRecord as bad:
                 yield from self._bad(bad.reason, record)
-            except Exception:  # a fault of ours, which no record may turn against all windows
+            except Exception:  # our bug: one record must not cost all windows
                 yield from self._bad("failed", record)
 
     def end(self) -> Iterator[Part]:
         """Everything that is still held."""
         yield from self._end_partition()
-        yield from (Counted(key, count_window(blocks)) for key, blocks in self.windows.items())
+        yield from (Counted(key, count_window(columns)) for key, columns in self.windows.items())
         yield Totals(self.strays, self.value_bytes)
 
     def _take_good(self, headers: Headers, keys: list[bytes | None], rows: list[int]) -> list[int]:
-        """Put well-formed blocks into their windows; return the rows of unwanted windows or checkpoints."""
+        """Put well-formed blocks, which nearly all are, into their windows; return the rows of unwanted windows or
+        checkpoints."""
         groups: dict[tuple[bytes | None, bytes], list[int]] = {}
         raw, fields = headers.data.data, headers.fields
         starts, sizes = fields["checkpoint"][rows].tolist(), fields["checkpoint_size"][rows].tolist()
@@ -149,32 +151,33 @@ class _Task:
             groups.setdefault((keys[row], bytes(raw[start : start + size])), []).append(row)
         deferred = []
         for (key, name), mine in groups.items():
-            window, checkpoint = _window(self.windows, self.plan, key), name.decode("utf-8", "replace")
-            if window is None or checkpoint not in window.plan.graph.bit:
+            columns, checkpoint = _window(self.windows, self.plan, key), name.decode("utf-8", "replace")
+            # the plan knows one version of the graph: `check_block` tells a node of another version from a bad name
+            if columns is None or checkpoint not in columns.plan.graph.bit:
                 deferred += mine
             else:
-                window.add_rows(checkpoint, headers, mine)
+                columns.add_rows(checkpoint, headers, mine)
         return deferred
 
     def _end_partition(self) -> Iterator[Part]:
         if self.partition is None:
             return
-        for key, blocks in list(self.windows.items()):
-            blocks.end_partition(self.partition)
-            if blocks.size >= SMALL_WINDOW:
+        for key, columns in list(self.windows.items()):
+            columns.end_partition(self.partition)
+            if columns.size >= SMALL_WINDOW:
                 del self.windows[key]
-                yield Counted(key, count_window(blocks))
+                yield Counted(key, count_window(columns))
 
     def _bad(self, reason: BadReason, record: Mapping[str, Any]) -> Iterator[BadBlock]:
         """Count a bad record with the window that its key names. One whose key is out of reach is read whichever
         windows are wanted, so it counts when it is looked at for the first time."""
-        window, partition, offset = (
+        columns, partition, offset = (
             _window(self.windows, self.plan, record["key"]),
             self.partition or 0,
             record["offset"],
         )
-        if window is not None and is_in_reach(window.plan.window_start_s * 1000, record["appended_ms"]):
-            window.bad[reason] += 1
+        if columns is not None and is_in_reach(columns.plan.window_start_s * 1000, record["appended_ms"]):
+            columns.bad[reason] += 1
         elif offset >= self.plan.audited.get(partition, 0):
             self.strays[reason] += 1
         self.shown[reason] += 1
@@ -185,7 +188,8 @@ class _Task:
 def take_block(
     windows: dict[bytes, BlockColumns], plan: ReadPlan, appended_ms: int, key: bytes | None, value: bytes | None
 ) -> None:
-    """Put one record's block into its window.
+    """Put the block of one record into its window, if the fast way of `_Task.take` does not take it: a replay, a block
+    with an unusual text, or a bad one.
 
     Raises:
         BadRecord: it cannot be used; where it is known whose it was, that node's evidence is marked first.

@@ -190,8 +190,10 @@ def _latest(lateness: F32, late: Ints) -> Ints:
 
 
 def _good_limits(counted: CountedIds, good: Ints, good_late: Ints, is_dead: Bools) -> U64:
-    """Return below which `spread` those are drawn that may have nothing wrong, by lateness (0, 1) and pattern: as if
-    the window should take no more of the doubtful ones, late or dead, than that kind itself."""
+    """Return below which `spread` messages are drawn that can turn out good, by lateness (0, 1) and pattern.
+
+    Whether late and dead ones count as bad is open until all parts of the window are together. Each kind has the limit
+    of the case in which it is good: enough are drawn then, and those too many are dropped later (`settled`)."""
     patterns = counted.patterns
     limits = np.zeros((2, len(patterns)), np.uint64)
     for late, dead in product((False, True), repeat=2):
@@ -208,6 +210,7 @@ def _choose(ids: U64, codes: Ints, lateness: F32, limits: U64, rows: Rows) -> in
     size = 0
     for row in range(ids.size):
         mixed = ids[row] * SPREAD
+        # `picked.spread`, which compiled code cannot call
         if (mixed ^ (mixed >> np.uint64(32))) < limits[1 if lateness[row] > 0 else 0, codes[row]]:
             rows[size] = row
             size += 1
@@ -273,12 +276,12 @@ class _Sightings:
 
     def __init__(self, counted: CountedIds, rows: Ints) -> None:
         self._graph, self._ids = counted.plan.graph, counted.ids
-        self._slots = np.full(counted.ids.ids.size, -1, np.int16)
+        self._slots = np.full(counted.ids.ids.size, -1, np.int16)  # `ROOM` and `GOOD_ROOM` bound the rows
         self._slots[rows] = np.arange(rows.size, dtype=np.int16)
         width = len(self._graph.checkpoints)
         self.lags = np.full((rows.size, width), np.inf, np.float32)
         self.reasons: dict[int, str] = {}
-        self._codes = np.full((rows.size, width), -1, np.int16)
+        self._codes = np.full((rows.size, width), -1, np.int32)  # every sighting can be of a process of its own
         self._emitters: dict[bytes, int] = {}
         self._offsets = np.full(rows.size, -1, np.int32)
 
@@ -297,7 +300,7 @@ class _Sightings:
             self._emitters.setdefault(emitter, len(self._emitters)) for emitter in column.emitters[blocks].tolist()
         ]
         self.lags[slots, checkpoint] = lags
-        self._codes[slots, checkpoint] = np.array(codes, np.int16)[which]
+        self._codes[slots, checkpoint] = np.array(codes, np.int32)[which]
         if beacons.offsets.size:
             np.maximum.at(self._offsets, slots, beacons.offsets[row_numbers])
         if is_dead:
@@ -311,7 +314,7 @@ class _Sightings:
         """Return each row's event time - window start, -1 where it is not known."""
         return self._offsets
 
-    def emitters(self) -> tuple[tuple[bytes, ...], npt.NDArray[np.int16]]:
+    def emitters(self) -> tuple[tuple[bytes, ...], npt.NDArray[np.int32]]:
         """Return the emitters, and by row and checkpoint the number of the one that saw it there, -1 for none."""
         return tuple(self._emitters), self._codes
 

@@ -74,6 +74,7 @@ class Headers:
 def scan(keys: Bytes, values: Bytes) -> Headers:
     """Scan the headers of these records."""
     n = values.starts.size - 1
+    # rows that are not good keep whatever the memory held: nobody reads their fields but behind a mask
     good, fields = np.zeros(n, np.bool_), np.empty((len(FIELDS), n), np.int64)
     _scan(values.data, values.starts, keys.data, keys.starts, _HEADER, good, fields)
     return Headers(values.data, good, fields[_EXTRAS].max(axis=0, initial=-1) >= 0, fields)
@@ -240,6 +241,7 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
         if not _are_lags(data, lags, count):
             continue
         good[row] = True
+        # in the order of FIELDS: numba takes no structures of arrays here
         values[0, row], values[1, row], values[2, row], values[3, row] = checkpoint, checkpoint_size, emitter, seq
         values[4, row], values[5, row], values[6, row], values[7, row] = window_start, partitions, sample, count
         values[8, row], values[9, row], values[10, row], values[11, row] = ids, lags, offsets, names

@@ -22,8 +22,8 @@ TURN_MARGIN_S: Final = 120.0
 """How much longer than its sending a turn may take until it counts as hung."""
 IDLE_S: Final = 2.0
 """Interval at which the outbox is read even without a wake-up."""
-MISTAKE_S: Final = 10.0
-"""How long it waits after a mistake of ours."""
+BUG_PAUSE_S: Final = 10.0
+"""Pause after an unexpected exception."""
 
 _log = structlog.get_logger("lagloss.alerting")
 
@@ -88,7 +88,7 @@ class Sender:
                     "outbox_unreachable", receiver=self.receiver, error=type(error).__name__, again_in_s=wait_s
                 )
             except Exception:
-                wait_s = MISTAKE_S  # ours to mend; the message is due again when its claim runs out
+                wait_s = BUG_PAUSE_S  # our bug; the message is due again when its claim runs out
                 _log.exception("sending_failed", receiver=self.receiver)
             self._woken.wait(wait_s)
 
@@ -118,7 +118,7 @@ class Sender:
     def _send(self, claimed: ClaimedMessages) -> Outcome:
         try:
             return self._transport.send(claimed.notifications)
-        except Exception as error:  # a bug of ours: until it is fixed, it is retried, and raised through the fallback
+        except Exception as error:  # our bug: until it is fixed, it is retried, and raised through the fallback
             _log.exception("transport_failed", receiver=self.receiver, messages=claimed.ids)
             self._apart = len(claimed.ids) > 1
             return TryLater(f"the transport failed ({type(error).__name__})")

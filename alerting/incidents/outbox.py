@@ -31,27 +31,30 @@ _TYPES: Final = {"fallback": "opened", "refresh": "updated"}
 """Title of a message whose change says why it is sent, not what has become of the incident."""
 
 _CLAIMS: Final = Claims(OutboxMessageRow)
+_IS_FIRST: Final = """NOT EXISTS (
+        SELECT FROM outbox AS before
+        WHERE before.incident_id = due.incident_id AND before.receiver = due.receiver
+          AND before.id < due.id AND before.done_at IS NULL)"""
 _NEXT: Final = text(
-    """
+    f"""
     id = ANY(ARRAY(
       WITH free AS (
         SELECT id, group_key, next_attempt_at FROM outbox AS due
         WHERE receiver = :receiver AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
-          AND NOT EXISTS (
-            SELECT FROM outbox AS before
-            WHERE before.incident_id = due.incident_id AND before.receiver = due.receiver
-              AND before.id < due.id AND before.done_at IS NULL)
+          AND {_IS_FIRST}
         ORDER BY next_attempt_at, id LIMIT 1000),
       wanted AS (
         SELECT id FROM free WHERE group_key = (SELECT group_key FROM free ORDER BY next_attempt_at, id LIMIT 1)
         ORDER BY next_attempt_at, id LIMIT :at_most)
+      -- the conditions once more, under the lock: another sender may have claimed it meanwhile
       SELECT id FROM outbox
       WHERE id = ANY(ARRAY(SELECT id FROM wanted)) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
       FOR UPDATE SKIP LOCKED))
     AND EXISTS (SELECT FROM lease WHERE work = :lead AND owner = :owner)
     """
 )
-"""Condition of the messages that are due first, of one group, while the session that asks leads."""
+"""Condition of the messages that are due first, of one group, while the session that asks leads. No more are looked at
+than a group can have many times over; the others are claimed by the next statement."""
 _FALLBACK: Final = text(
     """
     INSERT INTO outbox (receiver, incident_id, action, change, group_key, body)
@@ -85,8 +88,10 @@ _CONCERNED: Final = text(
     "WHERE outbox.id = ANY(:ids) ORDER BY pipeline"
 )
 _NEXT_DUE: Final = text(
-    "SELECT extract(epoch FROM min(next_attempt_at) - clock_timestamp())::float8 FROM outbox "
-    "WHERE receiver = :receiver AND done_at IS NULL"
+    f"""
+    SELECT extract(epoch FROM min(next_attempt_at) - clock_timestamp())::float8 FROM outbox AS due
+    WHERE receiver = :receiver AND done_at IS NULL AND {_IS_FIRST}
+    """
 )
 _TIDY: Final = text(
     """

@@ -116,6 +116,9 @@ def _cell(column: TableColumn, cell: Part) -> Part:
     return dmc.TableTd(cell, className=column.look)
 
 
+DATED_S: Final = 43_200
+"""From half a day on a time is shown with its date: before, the time alone is clear."""
+
 FACTS: Final[Mapping[str, Any]] = {"highlightOnHover": True, "verticalSpacing": "xs", "className": "facts"}
 """Look of a table that is a page's main content."""
 SMALL_FACTS: Final[Mapping[str, Any]] = {"verticalSpacing": 4, "className": "facts"}

@@ -163,11 +163,15 @@ class Page(Generic[R]):
     refresh_ms: int | None = None
     elsewhere: Callable[[Address], Address] = lambda address: address
 
+    def __post_init__(self) -> None:
+        if self.stamp is not None and (self.also or self.glance is not None):
+            raise ValueError(f"page {self.name}: what readers share depends on nothing but the address")
+
     def match(self, path: str) -> dict[str, str] | None:
         matched = self.pattern.fullmatch(path)
         return None if matched is None else matched.groupdict()
 
-    def asked(self, pathname: str | None, search: str | None) -> tuple[Address, dict[str, str]]:
+    def locate(self, pathname: str | None, search: str | None) -> tuple[Address, dict[str, str]]:
         """Return where the reader is, and what that is of; for callbacks, which are asked once more when the reader has
         gone on to another page.
 
@@ -206,7 +210,7 @@ class Page(Generic[R]):
         drawn = self.drawn(Visit(services, address, params, now_s), printed)
         frame = self.frame(params, address)
         contents = {panel.id: value for panel, value in zip(printed, drawn, strict=True) if value is not no_update}
-        for component in [frame, *frame._traverse()]:
+        for component in [frame, *frame._traverse()]:  # Dash has no public walk; texts are yielded as well
             id_ = getattr(component, "id", None)
             if isinstance(component, Component) and id_ in contents:
                 component.children = contents[id_]
@@ -245,7 +249,7 @@ def _drawn_of(visit: Visit, panels: Sequence[Panel[R]], read: Callable[[Visit], 
     return [panel.drawn(result, visit) for panel in panels]
 
 
-def led(address: Address, changed: Mapping[Control, Any], given_values: Mapping[str, Any]) -> Address:
+def next_address(address: Address, changed: Mapping[Control, Any], given_values: Mapping[str, Any]) -> Address:
     """Return where controls with new values lead. What only repeats the address leads nowhere: a control was filled
     from it. Nor does a button without clicks: it was mounted just now."""
     target = address

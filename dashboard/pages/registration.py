@@ -11,7 +11,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 from dashboard.pages import notices
 from dashboard.pages.base import step
 from dashboard.pages.notices import Failed
-from dashboard.pages.page import LIGHT, Page, Panel, Visit, led
+from dashboard.pages.page import LIGHT, Page, Panel, Visit, next_address
 from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.queries.services import Services
 from dashboard.request.links import Address
@@ -57,7 +57,7 @@ def _register_drawing(app: Dash, services: Services, page: Page[Any]) -> None:
         running=WHILE_BUSY,
     )
     async def draw(pathname: str | None, search: str | None, _tick: int | None, *more: Any) -> list[Any]:
-        address, params = page.asked(pathname, search)
+        address, params = page.locate(pathname, search)
         dark = page.themed and more[0] == "dark"
         given_values = more[int(page.themed) : len(more) - len(stores)]
         waiting = [store for store, data in zip(stores, more[len(more) - len(stores) :], strict=True) if not data]
@@ -90,7 +90,7 @@ def _register_late(app: Dash, services: Services, page: Page[Any], panel: Panel[
     async def draw_late(data: Any, pathname: str | None, search: str | None, scheme: str | None) -> Any:
         if not data:
             return no_update
-        address, params = page.asked(pathname, search)
+        address, params = page.locate(pathname, search)
         visit = Visit(services, address, params, time.time(), page.themed and scheme == "dark")
         drawn = await services.threads.read(notices.attempt, page.drawn, visit, [panel])
         return no_update if isinstance(drawn, Failed) else drawn[0]  # the notice is that of `draw`
@@ -111,7 +111,7 @@ def _register_showing(app: Dash, services: Services, page: Page[Any]) -> None:
 
     @app.callback(*outputs, Input(Shell.URL, "pathname"), Input(Shell.URL, "search"))
     async def show(pathname: str | None, search: str | None) -> Any:
-        address, _ = page.asked(pathname, search)
+        address, _ = page.locate(pathname, search)
         values = await services.threads.read(shown, address) if has_choices else shown(address)
         return values if len(outputs) > 1 else values[0]
 
@@ -130,11 +130,11 @@ def _register_leading(app: Dash, page: Page[Any]) -> None:
     )
     def lead(*values: Any) -> str:
         *values_of_controls, pathname, search = values
-        address, _ = page.asked(pathname, search)
+        address, _ = page.locate(pathname, search)
         given_values = dict(zip(others, values_of_controls[len(controls) :], strict=True))
         changed = {
             control: value
             for control, value in zip(controls, values_of_controls[: len(controls)], strict=True)
             if f"{control.id}.{control.prop}" in ctx.triggered_prop_ids
         }
-        return step(address, led(address, changed, given_values))
+        return step(address, next_address(address, changed, given_values))

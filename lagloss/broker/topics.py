@@ -24,7 +24,7 @@ MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 """A block of 8,192 beacons at the first checkpoint, with ids of 200 bytes, is 1.8 MB."""
 ADMIN_TIMEOUT_S: Final = 20.0
 LOOK_S: Final = 2.0
-"""Between two looks whether the brokers refuse who asks, which no longer wait would mend."""
+"""Interval of checks for denied access, which waiting longer would not fix."""
 
 
 def topic_config(replication: int) -> dict[str, str]:

@@ -31,7 +31,7 @@ class WatchedLoop:
 
     @property
     def problem(self) -> str | None:
-        """Why the loop is not well, without its name; None if it is well."""
+        """Why the loop is unhealthy, without its name; None if it is healthy."""
         age_s = self.age_s
         return f"has not completed an iteration for {age_s:.0f} s" if age_s > self.limit_s else None
 
@@ -87,11 +87,11 @@ class Turns:
         return sorted(problems, key=lambda item: not isinstance(item[0], ServerLoop))
 
     def problem(self) -> str | None:
-        """Return why the service is not well, for /healthz; None if it is well."""
+        """Return why the service is unhealthy, for /healthz; None if it is healthy."""
         return next((f"{loop.name} {problem}" for loop, problem in self.unwell()), None)
 
     def problem_of(self, server: str) -> str | None:
-        """Return why a server's loop is not well; None if it is well, or the server is not watched."""
+        """Return why a server's loop is unhealthy; None if it is healthy, or the server is not watched."""
         return next((problem for loop, problem in self.unwell() if loop.name == server), None)
 
     def hung(self) -> str | None:

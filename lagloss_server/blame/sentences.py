@@ -45,7 +45,7 @@ class ProcessDocument(TypedDict):
 
 
 class FindingDocument(TypedDict):
-    """A trait that the bad messages have much more often: see `rules.blame.Finding`."""
+    """A trait that the bad messages have much more often: see `blame.causes.Finding`."""
 
     kind: TraitKind
     node: str | None

@@ -24,7 +24,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
 MAX_WINDOWS: Final = 5
-"""The newest of so many windows that have picked messages are looked at together."""
+"""At most this many windows, the newest with picked messages, are analysed together."""
 KINDS: Final[tuple[Of, ...]] = get_args(Of)
 NOT_PICKED: Final = (
     "No message of this window was examined individually: the window is good, its tallies alone prove that "

@@ -127,7 +127,8 @@ def is_unexplained(graph: Graph, mask: int) -> bool:
 
 
 def missing_places(graph: Graph, mask: int) -> tuple[GraphPlace, ...]:
-    """Rules 3 and 5: the places where a message with this pattern is missing, or is held by a retrier."""
+    """Rules 3 and 5: the places where a message with this pattern is missing (`GraphPlace.is_missing` has the rule), or
+    is held by a retrier."""
     implied_mask = implied(graph, mask)
     missing = tuple(place for place in graph.places if place.is_missing(mask, implied_mask))
     ended = graph.delivery_mask | graph.dead_mask | graph.filtered_mask
@@ -170,13 +171,13 @@ def _overtaken(place: GraphPlace, evidence: Evidence, margin_ms: int) -> Overtak
         stands_in = any(checkpoint in evidence.later_due for checkpoint in place.exits)
         return Overtaken(math.inf if stands_in else -math.inf)
     before = progress.until - margin_ms
-    skews: list[tuple[float, float]] = []
+    held: list[tuple[float, float]] = []
     for start, end in sorted((until - margin_ms, min(end, before)) for until, end in progress.dead):
-        if skews and start <= skews[-1][1]:
-            skews[-1] = (skews[-1][0], max(skews[-1][1], end))
+        if held and start <= held[-1][1]:
+            held[-1] = (held[-1][0], max(held[-1][1], end))
         elif start < end:
-            skews.append((start, end))
-    return Overtaken(before, tuple(skews))
+            held.append((start, end))
+    return Overtaken(before, tuple(held))
 
 
 def is_before(pattern: Pattern, cut: float) -> bool:
@@ -287,8 +288,8 @@ class Scale:
     def factor(self) -> float:
         return SAMPLE_ALL / self.sample
 
-    def count(self, seen_mask: int) -> int:
-        return seen_mask if self.sample == SAMPLE_ALL else round(seen_mask * self.factor)
+    def count(self, sampled: int) -> int:
+        return sampled if self.sample == SAMPLE_ALL else round(sampled * self.factor)
 
     def interval(self, fates: Mapping[Fate, int]) -> Interval:
         """Return the loss interval of messages with these fates, widened by what sampling leaves unsure."""

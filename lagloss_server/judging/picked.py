@@ -52,7 +52,7 @@ _NUMBERS: Final[Mapping[str, type[np.generic]]] = {
     "link": np.int16,
     "reason": np.int16,
 }
-_SIGHTINGS: Final[Mapping[str, type[np.generic]]] = {"emitter": np.int16, "seen": np.int32}
+_SIGHTINGS: Final[Mapping[str, type[np.generic]]] = {"emitter": np.int32, "seen": np.int32}
 _CODES: Final[Mapping[str, str]] = {"emitter": "emitters", "link": "links", "reason": "reasons"}
 """Columns of numbers of texts, and where those are."""
 
@@ -192,7 +192,7 @@ class PickedMessages:
         numbers = dict(self.numbers)
         for column, name in _CODES.items():
             places = {text: number for number, text in enumerate(texts[name])}
-            codes = np.array([*(places.get(text, -1) for text in getattr(self, name)), -1], np.int16)
+            codes = np.array([*(places.get(text, -1) for text in getattr(self, name)), -1], numbers[column].dtype)
             numbers[column] = codes[numbers[column]]
         return numbers
 
@@ -272,6 +272,6 @@ def blank(rows: int, width: int) -> dict[str, npt.NDArray[Any]]:
     """Return the numbers of rows about which nothing is known yet."""
     return {
         **{name: np.full(rows, 0 if name in ("ids", "what") else -1, kind) for name, kind in _NUMBERS.items()},
-        "emitter": np.full((rows, width), -1, np.int16),
+        "emitter": np.full((rows, width), -1, np.int32),
         "seen": np.full((rows, width), NOWHERE, np.int32),
     }

@@ -34,7 +34,7 @@ _STORED: Final = "stored"
 
 
 def _are_free(labels: dict[str, str]) -> dict[str, str]:
-    """Return a definition's labels may not stand in the way of those that every incident has."""
+    """Reject labels whose names those of every incident take."""
     taken = sorted(labels.keys() & INCIDENT_LABELS)
     if taken:
         raise ValueError(f"expected labels other than {', '.join(sorted(INCIDENT_LABELS))}, found {', '.join(taken)}")

@@ -4,6 +4,17 @@ missing.
 Sets of checkpoints are bit masks (Python ints, one bit a checkpoint, in flow order), so that the rules of arithmetic
 are a few bitwise operations on a pattern. The way back from a retrier to its node is left out: everything else is
 acyclic.
+
+An example, of which `mid` hands messages to the retrier `again` and gets them back:
+
+    src ──► mid ──► a        a message seen at                     is missing at
+             │ └──► b        src.in                                node src
+             ▼               src.in, src.out                       link src->mid
+           again             src.in, src.out, mid.in, mid.out:again    retrier again (it holds it)
+                             src.in, src.out, a.in                 node a; that mid.in implies is excused
+
+Its place `link src->mid` has the origin src.out, the target mid.in, and beyond it all of mid, a, b and again: what was
+seen at any of those got through the link, though its beacon at mid.in is lost.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Check:
-    """Finding of one check; `what_to_do` is empty if all is well."""
+    """Finding of one check; `what_to_do` is empty if nothing is wrong."""
 
     name: str
     verdict: Verdict

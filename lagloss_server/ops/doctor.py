@@ -42,7 +42,7 @@ from lagloss_server.store.unreadable import some_of
 
 NO_SPARK: Final = "not needed: this installation has no Spark, so it cannot run the aggregator, broker or demo"
 SET_ASIDE: Final = re.compile("unreadable|set_aside")
-"""In the answer of a service that is well, and does not do all of its work."""
+"""In the answer of a service that is healthy, and does not do all of its work."""
 SERVICES: Final = ("aggregator", "alerting", "taps", "collector", "dashboard")
 _DISK_FIRST: Final = "fix the disk first; `lagloss up` restarts its servers once the disk is writable"
 CLOCK_WARN_MS: Final = 1_000

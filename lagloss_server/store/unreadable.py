@@ -124,7 +124,7 @@ class UnreadableRows:
         return iter(sorted([*(row for rows in self._rows.values() for row in rows), *RESULTS]))
 
     def health_note(self) -> str:
-        """Return the text of a /healthz that is well."""
+        """Return the text of a healthy /healthz."""
         rows = [str(row) for row in self]
         return f"ok; unreadable: {some_of(rows)}" if rows else "ok"
 

@@ -22,7 +22,7 @@ class Transport(Protocol):
     takes_groups: bool
     """Whether several notifications may go in one `send`; else it is called with one at a time."""
     resend_s: float | None
-    """Seconds after which an open incident has to be sent again (`refresh`), since this receiver forgets it else."""
+    """Seconds after which an open incident has to be sent again (`refresh`): the receiver expires it otherwise."""
     timeout_s: float
     """The longest that `send` takes."""
 
@@ -60,9 +60,9 @@ class HttpConfig(TransportConfig):
 
 
 class Reached:
-    """Who of several has a message already, so that trying it again for the rest does not repeat it to them.
+    """Recipients that already have a message, so that a retry goes only to the others.
 
-    Kept in memory: after a restart everybody is sent the message again, as at-least-once allows.
+    Kept in memory: after a restart all are sent the message again, as at-least-once allows.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,8 @@ def by_status(answer: HttpAnswer) -> Outcome:
 
 
 class HttpTarget:
-    """One address to post to. A connection is used once: no request can meet one that was closed meanwhile.
+    """One address to post to. Each request has a connection of its own, so none runs into one that
+    the server has closed.
 
     `secrets` are taken out of all errors, as all parts of the address are; `resolver` is for tests.
     """

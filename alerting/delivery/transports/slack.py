@@ -95,7 +95,7 @@ def payload(said: RenderedMessage) -> dict[str, Any]:
 
 
 def _loudest(sections: Sequence[TextSection]) -> Tone:
-    return min((section.tone for section in sections), key=list(_EMOJI).index)
+    return min((section.tone for section in sections), key=list(_EMOJI).index)  # in the order of severity
 
 
 def _blocks(section: TextSection, *, with_title: bool) -> list[dict[str, Any]]:

@@ -93,7 +93,7 @@ def _register_search(app: Dash, services: Services) -> None:
         running=[(Output(MessageId.BUSY, "children"), "Searching, up to 30 s …", "")],
     )
     async def find(pathname: str | None, search: str | None, scheme: str | None, answer: list[Any] | None) -> Any:
-        address, params = PAGE.asked(pathname, search)
+        address, params = PAGE.locate(pathname, search)
         pipeline = params["pipeline"]
         text = address.query.get("id", "")
         if not text:
@@ -134,7 +134,7 @@ def _register_fields(app: Dash) -> None:
         State(Shell.URL, "pathname"),
     )
     def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
-        address, _ = PAGE.asked(pathname, search)
+        address, _ = PAGE.locate(pathname, search)
         if ctx.triggered_id is None and not address.query.keys() & {"id", "around"}:
             raise PreventUpdate  # the page has just been loaded, and something may be typed already
         around_s = _time_s(address.query.get("around"), time.time())

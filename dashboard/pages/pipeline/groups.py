@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.format import STATUSES
-from dashboard.pages.base import Part, TableColumn, aria, badge, moment, number, table
+from dashboard.pages.base import DATED_S, Part, TableColumn, aria, badge, moment, number, table
 from dashboard.queries.consumer_groups import ConsumerGroup
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -50,7 +50,7 @@ def groups_panel(groups: Sequence[ConsumerGroup], address: Address, now_s: float
 def _loss(group: ConsumerGroup, zone: Zone, now_s: float) -> Part | None:
     """Return what the group loses in a sentence; None where that is nothing."""
     risk = group.at_risk(now_s)
-    parts = [] if risk is None else [risk.words(now_s, lambda at_s: zone.clock(at_s, date=at_s - now_s > 43_200))]
+    parts = [] if risk is None else [risk.words(now_s, lambda at_s: zone.clock(at_s, date=at_s - now_s > DATED_S))]
     if group.deleted:
         parts.append(f"{fmt.counted(group.deleted, 'message')} of {group.group} deleted unread in this range")
     return dmc.Text([html.Span("✖ ", **aria(hidden="true")), "; ".join(parts)], size="sm", fw=600) if parts else None
@@ -116,7 +116,7 @@ def _rate(per_s: float | None) -> str:
 
 
 def _ahead(lag: int | None, moving: Velocity, catches_up_s: float | None) -> str:
-    """Return when nothing will wait any more, or by how much more will."""
+    """Say when the group will have caught up, or how fast it falls behind."""
     if lag == 0:
         return "no lag"
     if catches_up_s is not None:

@@ -345,7 +345,7 @@ def _register_steps(app: Dash) -> None:
 
     @app.callback(to, Input(PipelineId.CLICKED, "data"), *where, prevent_initial_call=True)
     def click(clicked: Any, pathname: str | None, search: str | None) -> str:
-        address, params = PAGE.asked(pathname, search)
+        address, params = PAGE.locate(pathname, search)
         return step(address, pipeline_steps.of_click(address, params["pipeline"], clicked))
 
     @app.callback(
@@ -361,7 +361,7 @@ def _register_steps(app: Dash) -> None:
     def zoom(
         zoomed: Any, offset_s: int | None, before: list[str] | None, pathname: str | None, search: str | None
     ) -> tuple[str, list[str], None]:
-        address, _ = PAGE.asked(pathname, search)
+        address, _ = PAGE.locate(pathname, search)
         if pipeline_steps.is_double_click(zoomed):
             target, remaining = pipeline_steps.back(address, before or [], time.time())
         else:

@@ -59,6 +59,7 @@ def back(address: Address, before: list[str], now_s: float) -> tuple[Address, li
     span = shown_range(address.query, now_s)
     wider_s = min(_WIDER * span.length_s, MAX_SPAN_S)
     now_end_s = -(-int(now_s) // WINDOW_S) * WINDOW_S
+    # wider on both sides, in whole minutes, but no further into the future than it reached, or than now
     to_s = min(span.to_s + (wider_s - span.length_s) // 2 // WINDOW_S * WINDOW_S, max(span.to_s, now_end_s))
     return address.over(ShownRange(to_s - wider_s, to_s)), []
 
@@ -81,6 +82,7 @@ def _dragged(zoom: Any, offset_s: int) -> tuple[float, float] | None:
     """[from, to) in epoch s; None where this was no zoom."""
     if not isinstance(zoom, dict):
         return None
+    # Plotly sends a list for a range that code has set, two keys for one that was dragged
     ends = zoom.get("xaxis.range") or [zoom.get("xaxis.range[0]"), zoom.get("xaxis.range[1]")]
     try:
         from_s, to_s = (drawn_s(end, offset_s) for end in ends)

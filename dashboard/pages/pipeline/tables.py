@@ -83,7 +83,7 @@ def worst_table(panels: Panels, address: Address) -> Part:
     title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
     worst_buckets = worst(series, panels.sla_periods)
     if not worst_buckets:
-        summary = f"No {what} in this range breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
+        summary = f"Every {what} in this range has a verdict and met its targets." if series.buckets else fmt.NOTHING
         return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
     columns: list[TableColumn | str] = [
         names(f"{what.capitalize()} ({address.zone.label(worst_buckets[0].start_s)})"),

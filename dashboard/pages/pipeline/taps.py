@@ -8,7 +8,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part, icon, moment, names, number, table
+from dashboard.pages.base import DATED_S, Part, icon, moment, names, number, table
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -72,7 +72,7 @@ def _state(tap: TapStatus) -> list[Any]:
 def _through(tap: TapStatus, zone: Zone, now_s: float) -> list[Any]:
     if tap.through_s is None:
         return [fmt.NOTHING]
-    dated = now_s - tap.through_s > 43_200
+    dated = now_s - tap.through_s > DATED_S
     when = moment(zone.clock(tap.through_s, seconds=True, date=dated), utc(tap.through_s))
     behind = "" if tap.state is TapState.READING else f"{fmt.duration_s(tap.behind_s)} behind"
     return [when, _faint(behind)] if behind else [when]

@@ -13,7 +13,7 @@ from dash import html
 from dashboard.pages import notices
 from dashboard.pages.base import Part, alert, aria, live
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit
-from dashboard.pages.report.page import REFRESH_MS, asked, earlier_control, elsewhere, range_control
+from dashboard.pages.report.page import REFRESH_MS, earlier_control, elsewhere, range_control, requested_range
 from dashboard.pages.report.parts import downloads, section_part, status_badge
 from dashboard.reports import Portfolio, make_portfolio
 from dashboard.reports.portfolio_sections import sections
@@ -64,7 +64,7 @@ def read(visit: Visit) -> Portfolio:
     """
     address, now_s = visit.address, visit.now_s
     try:
-        span, matchers = asked(address, now_s), parse_matchers([address.query.get("match", "")])
+        span, matchers = requested_range(address, now_s), parse_matchers([address.query.get("match", "")])
     except UsageError as error:
         raise Instead(alert("No such portfolio", str(error), "orange", "?")) from None
     portfolio = make_portfolio(visit.store, matchers, span, now_s)

@@ -71,7 +71,9 @@ def read(visit: Visit) -> Report:
     """
     address, now_s = visit.address, visit.now_s
     try:
-        return make_report(visit.store, visit.pipeline, asked(address, now_s), now_s, address.query.get("source"))
+        return make_report(
+            visit.store, visit.pipeline, requested_range(address, now_s), now_s, address.query.get("source")
+        )
     except UnknownPipeline:
         raise Instead(notices.unknown_pipeline(visit.pipeline, visit.store.names(), address)) from None
     except (BadTime, BadSpan) as error:
@@ -80,7 +82,7 @@ def read(visit: Visit) -> Report:
         raise Instead(alert("No such source", str(error), "orange", "?")) from None
 
 
-def asked(address: Address, now_s: float) -> CalendarRange:
+def requested_range(address: Address, now_s: float) -> CalendarRange:
     """Return the range that an address asks for, as the API reads it.
 
     Raises:
@@ -94,7 +96,7 @@ def asked(address: Address, now_s: float) -> CalendarRange:
 def elsewhere(address: Address) -> Address:
     """Return the same time, as pages that know no calendar are asked for it."""
     try:
-        span = asked(address, time.time())
+        span = requested_range(address, time.time())
     except UsageError:
         return address.named(None)
     is_known = "from" not in address.query and address.query.get("range") in RANGES_S
@@ -121,7 +123,7 @@ def earlier_control(id_: str) -> Control:
 
 def _earlier(address: Address) -> Address:
     try:
-        before = previous(asked(address, time.time()))
+        before = previous(requested_range(address, time.time()))
     except UsageError:
         return address
     return address.named(before.name) if before.name else address.over(ShownRange(before.from_s, before.to_s))
@@ -136,7 +138,7 @@ def _filled(address: Address) -> tuple[str, str] | tuple[None, None]:
     """Return the initial values of the date pickers: an ambiguous time cannot be read back from them. None: the address
     names no range."""
     try:
-        span = asked(address, time.time())
+        span = requested_range(address, time.time())
     except UsageError:
         return None, None
     return address.zone.typed(span.from_s), address.zone.typed(span.to_s)

@@ -136,7 +136,7 @@ def _asking(id_: WindowId, key: str, empty: str | None = None) -> Control:
 
 def _asked(pathname: str | None, search: str | None) -> tuple[Address, str, int]:
     """Return where the reader is, if that is here."""
-    address, params = PAGE.asked(pathname, search)
+    address, params = PAGE.locate(pathname, search)
     start_s = start_of(params)
     if start_s is None:
         raise PreventUpdate

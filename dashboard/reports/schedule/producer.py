@@ -108,8 +108,8 @@ def _part_of(
 
 
 def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarRange, now_s: float) -> list[str]:
-    """Pipelines, by name, with a window of this range that is not closed yet. One that never had a
-    report of has none."""
+    """List the names of pipelines with a window of this range that is not closed yet. A pipeline that no emitter has
+    ever reported for has none."""
     early = {
         pipeline.name for pipeline in pipelines if expected_to_s(now_s, pipeline.spec.grace) < span.to_s - WINDOW_S
     }

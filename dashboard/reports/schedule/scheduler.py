@@ -61,8 +61,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self, timeout_s: float = 3.0) -> None:
-        """End it after the pipeline or sending under way, for which it waits so long at most; what is not sent by then
-        goes on where a dashboard is."""
+        """Stop after the current pipeline or mail, waiting at most `timeout_s`. Another dashboard sends the rest."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -71,7 +70,7 @@ class Scheduler:
         while not self._stopping.is_set():
             try:
                 self.look(time.time())
-            except Exception:  # ours to mend; the next round looks again
+            except Exception:  # our bug; the next round looks again
                 _log.exception("report_round_failed")
             self._stopping.wait(LOOK_S)
 
@@ -84,7 +83,7 @@ class Scheduler:
                 self._turn(report, now_s)
             except (OperationalError, InterfaceError) as error:
                 _log.warning("report_delayed", report=report.name, error=type(error).__name__)
-            except Exception:  # ours to mend; the others are due all the same
+            except Exception:  # our bug; the others are due nevertheless
                 _log.exception("report_failed", report=report.name)
         self._forget(now_s)
 
@@ -115,14 +114,14 @@ class Scheduler:
         if claimed is None:
             return
         try:
-            delivery = self._sent(report, key, claimed, waits_for, now_s)
+            delivery = self._make_and_send(report, key, claimed, waits_for, now_s)
         except _GoneError:
             self._runs.release(claimed)
             return
         outcome = self._runs.record(claimed, delivery.outcome, delivery.reached)
         _note(key, claimed, outcome)
 
-    def _sent(
+    def _make_and_send(
         self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, waits_for: Sequence[str], now_s: float
     ) -> MailDelivery:
         def hold() -> None:
@@ -135,7 +134,7 @@ class Scheduler:
             raise
         except LaglossError as error:
             return MailDelivery(TryLater(f"the report could not be created: {error}"))
-        except Exception as error:  # ours to mend; until then it is tried again
+        except Exception as error:  # our bug; until it is fixed, the report is tried again
             _log.exception("report_generation_failed", report=key.report)
             return MailDelivery(TryLater(f"the report could not be created ({type(error).__name__})"))
         hold()

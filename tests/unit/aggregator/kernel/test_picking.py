@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from lagloss_server.judging.picked import (
     ROOM,
     SEEN_MS,
     PickedMessages,
+    blank,
     good_limits,
 )
 from tests.support.faulty_worlds import START_MS, FaultyWorld, Harm, Journey, faulty_world
@@ -120,6 +122,26 @@ def test_whatever_the_parts_of_a_window_the_same_is_kept_byte_for_byte(harm: Har
     in_one: Callable[[int], int] = bad.__contains__  # in the other all is well
     for part_of in (lambda id_hash: id_hash >> 63, lambda id_hash: -id_hash % 7, in_one):
         assert world.counted(part_of).picked.pack() == whole.pack()
+
+
+def test_each_sighting_can_be_of_a_process_of_its_own() -> None:
+    """As when every message starts a process; a window keeps some thousand messages, and each has many checkpoints."""
+    rows, width = 3_000, 12
+    codes = np.arange(rows * width, dtype=np.int32).reshape(rows, width)
+    numbers = {**blank(rows, width), "ids": np.arange(rows, dtype=np.uint64), "emitter": codes}
+    part = PickedMessages(
+        checkpoints=tuple(f"n{index}.in" for index in range(width)),
+        emitters=tuple(code.to_bytes(16, "big") for code in range(rows * width)),
+        names=(None,) * rows,
+        masks=(1,) * rows,
+        numbers=numbers,
+        totals={"missing": rows},
+    )
+    merged = PickedMessages.merged([part, replace(part, numbers={**numbers, "ids": numbers["ids"] + np.uint64(rows)})])
+    again = PickedMessages.unpack(merged.pack())
+    assert [again.emitters[code] for code in again["emitter"][rows + 7].tolist()] == [
+        part.emitters[code] for code in codes[7].tolist()
+    ]
 
 
 def test_what_is_packed_is_unpacked() -> None:

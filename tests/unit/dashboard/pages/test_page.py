@@ -12,7 +12,7 @@ from dash import Input, html, no_update
 from dash.development.base_component import Component
 
 from dashboard.pages import directory
-from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit, led
+from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit, next_address
 from dashboard.pages.printing import html_of
 from dashboard.queries.services import Services
 from dashboard.request.current_user import LOCAL, answer_for
@@ -78,6 +78,12 @@ def test_readers_of_an_address_share_a_read_until_the_stamp_changes(services: Se
     assert reads == [1.0, 11.0]
 
 
+def test_what_readers_share_depends_on_nothing_but_the_address() -> None:
+    for more in ({"also": (Input("here", "data"),)}, {"glance": lambda _services: None}):
+        with pytest.raises(ValueError, match="depends on nothing but the address"):
+            page(stamp=lambda visit: visit.now_s // 10, **more)
+
+
 def test_nested_lists_are_printed_once_for_all_readers(services: Services) -> None:
     panel: Panel[list[int]] = Panel("list", lambda numbers, _visit: html.Ul([html.Li(numbers[0])]), LIGHT)
     shared = page(panels=(panel,), stamp=lambda visit: visit.now_s // 10)
@@ -115,10 +121,10 @@ def test_a_control_leads_on_by_a_new_value_only() -> None:
     find = Control("find", lambda address: address.query.get("q", ""), lambda address, text: address.asking(q=text))
     span = Control("show", leads=lambda address, _clicks, to: address.asking(to=to), given=("to",))
     here = HERE.asking(q="a")
-    assert led(here, {find: "a"}, {}) == here
-    assert led(HERE, {find: None}, {}) == HERE
-    assert led(here, {span: None}, {"to": "now"}) == here  # a button that was only mounted
-    assert led(here, {find: "b", span: 1}, {"to": "now"}).query == {"q": "b", "to": "now"}
+    assert next_address(here, {find: "a"}, {}) == here
+    assert next_address(HERE, {find: None}, {}) == HERE
+    assert next_address(here, {span: None}, {"to": "now"}) == here  # a button that was only mounted
+    assert next_address(here, {find: "b", span: 1}, {"to": "now"}).query == {"q": "b", "to": "now"}
 
 
 @pytest.mark.parametrize("shown", directory.PAGES, ids=lambda shown: shown.name)
