@@ -177,7 +177,7 @@ def test_inside_spark_submit_its_settings_win(jars: None, tmp_path: Path) -> Non
         check=False,
     )
     assert done.returncode == EXIT_UNREACHABLE, done.stdout[-4000:]
-    assert "No Kafka is known" in done.stdout
+    assert "The address of Kafka is unknown" in done.stdout
     (log,) = tmp_path.glob("local-*")
     events = [json.loads(line) for line in log.read_text().splitlines()]
     (settings,) = (event["Spark Properties"] for event in events if event["Event"] == "SparkListenerEnvironmentUpdate")

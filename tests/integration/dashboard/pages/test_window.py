@@ -355,7 +355,7 @@ def test_without_kafka_the_stored_result_is_shown_and_the_reason(
     with serving(module_database_url, LAGLOSS_DATA_DIR="/nowhere") as url, Watched(browser) as page:
         assert api(url, "/matrix").status_code == 503
         page.goto(url + path(closed(), "&a=src.in&b=mid.out"))
-        expect(page.locator("#window-matrix")).to_contain_text("No Kafka is known")
+        expect(page.locator("#window-matrix")).to_contain_text("The address of Kafka is unknown")
         expect(page.locator(".ag-row")).to_have_count(1)
         counted = "3 messages at src.in but not at mid.out, according to the window's result."
         expect(page.locator("#window-difference")).to_contain_text(counted)

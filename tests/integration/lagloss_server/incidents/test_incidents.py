@@ -306,7 +306,7 @@ def test_a_receiver_that_nobody_knows_is_told_with_those_there_are(store: Store)
     with store.engine.begin() as connection:
         store_receiver(connection, "sms", "apprise")
         store_receiver(connection, "mail", "mail")
-    with pytest.raises(UnknownReceiver, match="there are mail, sms"):
+    with pytest.raises(UnknownReceiver, match="existing receivers: mail, sms"):
         rehearsal.request_test(store, "hook", "ann")
 
 
