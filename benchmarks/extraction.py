@@ -23,9 +23,9 @@ import pyarrow as pa
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message_factory import GetMessageClass
 
+from lagloss_server.extraction import Extraction, Extractor, Records
+from lagloss_server.extraction.protobuf_schema import ProtobufFile
 from lagloss_server.model.expressions import IdExpression, TimeExpression
-from taps.extraction import Extraction, Extractor, Records
-from taps.extraction.protobuf_schema import ProtobufFile
 
 RECORDS: Final = 10_000
 """As many as Spark puts into an Arrow batch."""

@@ -19,10 +19,10 @@ from benchmarks.database import fresh_kafka
 from benchmarks.extraction import encoded_orders
 from benchmarks.timing import Stopwatch
 from lagloss.wire.format import SAMPLE_ALL
+from lagloss_server.extraction import Extractor
 from lagloss_server.model.taps import Extraction, Tap
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.spark_session import start_session
-from taps.extraction import Extractor
 from taps.kernel import BlockMaker
 from taps.local_engine import LocalEngine
 from taps.plan import TapPlan

@@ -19,11 +19,11 @@ import networkx as nx
 import numpy as np
 
 from lagloss_server.base.yaml_files import comment, write_flow, write_line
+from lagloss_server.extraction import Extractor
+from lagloss_server.extraction.formats import Schemas
+from lagloss_server.extraction.guesses import Guesses, guess
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction
-from taps.extraction import Extractor
-from taps.extraction.formats import Schemas
-from taps.extraction.guesses import Guesses, guess
 from taps.sample import Sample
 
 CANDIDATES: Final = 4

@@ -18,9 +18,9 @@ from lagloss.sdk.packing import Kind, Observed, PackedBlock, Packer, TallyKey, a
 from lagloss.sdk.shipper import Position
 from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, WINDOW_S, window_start_of
 from lagloss.wire.traces import CONTEXT_BYTES
+from lagloss_server.extraction import Extracted, Extractor
+from lagloss_server.extraction.columns import ByteColumn
 from lagloss_server.model.taps import Tap
-from taps.extraction import Extracted, Extractor
-from taps.extraction.columns import ByteColumn
 from taps.order import KeyTimes, PartitionOrder
 from taps.plan import GAP_MS, STANDING_MS, OffsetSpan, TapPlan
 from taps.records import SpanRecords, TapCounts, UnreadableRecords

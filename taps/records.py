@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from taps.extraction import Records
+from lagloss_server.extraction import Records
 
 
 @dataclass(frozen=True, slots=True)

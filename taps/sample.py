@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from taps.extraction import Records
+from lagloss_server.extraction import Records
 from taps.plan import OffsetSpan
 from taps.records import SpanRecords
 from taps.topic_reader import TopicReader

@@ -15,6 +15,7 @@ from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.base.turns import Turns, WatchedLoop
+from lagloss_server.extraction import Extractor
 from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.migrate import demand_newest
@@ -22,7 +23,6 @@ from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRows
 from taps.clusters import TapCluster, registry_of
 from taps.commit_log import GroupCommits
-from taps.extraction import Extractor
 from taps.kernel import BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics

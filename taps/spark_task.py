@@ -16,7 +16,7 @@ from lagloss.broker.topics import BEACONS
 from lagloss.sdk.outlets.kafka import KafkaOutlet, Outgoing
 from lagloss.sdk.packing import Observed, PackedBlock
 from lagloss.sdk.shipper import Position
-from taps.extraction import Records
+from lagloss_server.extraction import Records
 from taps.kernel import BlockMaker, Blocks, span_seq
 from taps.order import PartitionOrder
 from taps.plan import TapPlan

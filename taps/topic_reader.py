@@ -20,9 +20,9 @@ from confluent_kafka import (
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import is_of_group, needs
 from lagloss.broker.headers import headers_of
+from lagloss_server.extraction import BROKEN_HEADERS, Records
+from lagloss_server.extraction.spec import Headers
 from taps.cluster_topics import TIMEOUT_S, ClusterTopics, SharedLook, TopicIs
-from taps.extraction import BROKEN_HEADERS, Records
-from taps.extraction.spec import Headers
 from taps.plan import Look, OffsetSpan
 from taps.records import SpanRecords
 

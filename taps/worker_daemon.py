@@ -8,9 +8,9 @@ import gc
 import numpy as np
 from pyspark.daemon import manager
 
+from lagloss_server.extraction import Extraction, Extractor, Records
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from taps import spark_task  # noqa: F401  # imported for the workers
-from taps.extraction import Extraction, Extractor, Records
 from taps.order import KeyTimes, are_out_of_order
 
 

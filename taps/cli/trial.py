@@ -19,13 +19,13 @@ from lagloss_server.base.errors import NotEnoughData
 from lagloss_server.base.format import datetime_of
 from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import AsJson, DataDir, out
+from lagloss_server.extraction import Extractor
+from lagloss_server.extraction.guesses import Guesses, guess
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.message_ids import readable_id
 from lagloss_server.model.taps import FORMATS, Extraction, Format, read_schema
 from lagloss_server.model.window import rfc3339
 from taps.clusters import cluster_of, registry_of
-from taps.extraction import Extractor
-from taps.extraction.guesses import Guesses, guess
 from taps.sample import Sample, read_newest
 from taps.topic_reader import TopicReader
 

@@ -23,12 +23,12 @@ from lagloss.files.notifications import BadNotification, objects_in
 from lagloss.wire import checks
 from lagloss.wire.format import BadRecord, decode_block
 from lagloss.wire.times import read_time
+from lagloss_server.extraction import BadTapSchema, Extractor, Records
+from lagloss_server.extraction.guesses import guess
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Format
 from lagloss_server.net.problem_details import Problem
 from taps.commit_log import parse_commit
-from taps.extraction import BadTapSchema, Extractor, Records
-from taps.extraction.guesses import guess
 
 AT_MS: Final = 1_795_250_400_000
 MAX_UNPACKED: Final = 1 << 20

@@ -28,13 +28,13 @@ from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.outlets.kafka import MemoryOutlet, Outgoing
 from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report, hash_id
 from lagloss.wire.positions import read_positions
+from lagloss_server.extraction import Extractor
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 from lagloss_server.store.schema.core import LaneRow, table_of
 from lagloss_server.store.schema.taps import TapRow
 from taps.clusters import TapCluster
 from taps.commit_log import OFFSETS_TOPIC, GroupCommits, parse_commit, partition_of_group
-from taps.extraction import Extractor
 from taps.kernel import SEQ_BITS, BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics

@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss.kafka import carrier_of
+from lagloss_server.extraction import Extractor
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction
-from taps.extraction import Extractor
 from taps.plan import OffsetSpan
 from taps.topic_reader import TopicReader
 

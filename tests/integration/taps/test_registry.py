@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from lagloss_server.base.settings import Settings
+from lagloss_server.extraction import Extractor, Records
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
 from lagloss_server.ops.doctor import check_schema_registry
-from taps.extraction import Extractor, Records
 from tests.programs import need
 from tests.support.apicurio import Apicurio
 

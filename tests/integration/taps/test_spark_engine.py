@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import SAMPLE_ALL, decode_block
+from lagloss_server.extraction import Extractor
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Order, Tap
-from taps.extraction import Extractor
 from taps.kernel import BlockMaker, Blocks
 from taps.local_engine import LocalEngine
 from taps.plan import OffsetSpan, TapPlan

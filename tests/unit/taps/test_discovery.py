@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from lagloss_server.extraction import Records
 from lagloss_server.model.definition import parse_definition
 from taps.discovery import NodeGuess, TopicGuess, as_yaml, find_hops, propose
-from taps.extraction import Records
 from taps.sample import Sample
 
 AT_MS = 1_764_061_200_000

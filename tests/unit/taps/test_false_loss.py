@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from lagloss.wire.format import decode_block, hash_id
+from lagloss_server.extraction import Extractor, Records
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
-from taps.extraction import Extractor, Records
 from taps.kernel import BlockMaker, Blocks
 from taps.plan import Look, Mark, OffsetSpan, PartitionLog, TapPlan
 from taps.planner import GroupPlanner, NewCommits, TopicPlanner, beginning

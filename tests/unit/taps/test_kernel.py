@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.wire.format import RETENTION_MS, decode_block
+from lagloss_server.extraction import Extractor, Records
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
-from taps.extraction import Extractor, Records
 from taps.kernel import BlockMaker, Blocks
 from taps.plan import STANDING_MS, EndMark, Mark, OffsetSpan, TapPlan
 from taps.records import SpanRecords

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from lagloss.wire.format import SAMPLE_ALL, decode_block
 from lagloss.wire.positions import read_positions
+from lagloss_server.extraction import Extractor, Records
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Order, Tap
 from taps import order as module
-from taps.extraction import Extractor, Records
 from taps.kernel import BlockMaker, Blocks
 from taps.order import KeyTimes, PartitionOrder, are_out_of_order
 from taps.plan import OffsetSpan, TapPlan

@@ -10,17 +10,17 @@ import numpy as np
 import pyarrow as pa
 from numba.core.registry import CPUDispatcher
 
+from lagloss_server.extraction import Extractor, Records
 from lagloss_server.net.schema_registry import RegisteredSchema
-from taps.extraction import Extractor, Records
 from taps.worker_daemon import warm_up
-from tests.unit.taps.extraction.test_avro import ORDER, order, sized, zigzag
-from tests.unit.taps.extraction.test_extractor import AVRO, FakeRegistry, document, extraction, records, wired
-from tests.unit.taps.extraction.test_protobuf import PROTO
+from tests.unit.lagloss_server.extraction.test_avro import ORDER, order, sized, zigzag
+from tests.unit.lagloss_server.extraction.test_extractor import AVRO, FakeRegistry, document, extraction, records, wired
+from tests.unit.lagloss_server.extraction.test_protobuf import PROTO
 
 
 def compilations() -> dict[str, int]:
     """How many kinds of arguments each loop of the extraction is compiled for, where Python calls it."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("taps.extraction")]
+    modules = [module for name, module in sys.modules.items() if name.startswith("lagloss_server.extraction")]
     loops = {
         f"{module.__name__}.{name}": loop
         for module in modules

@@ -160,7 +160,7 @@ def test_no_code_of_the_current_directory_runs_in_a_child(cloned: Path) -> None:
 
 
 def test_protoc_is_not_taken_from_the_current_directory(cloned: Path) -> None:
-    from taps.extraction.protobuf_schema import compile_proto
+    from lagloss_server.extraction.protobuf_schema import compile_proto
 
     assert compile_proto('syntax = "proto3"; message Click { string id = 1; }', {})
     assert ran(cloned) == ""

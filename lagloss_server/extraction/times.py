@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.times import Unit, read_time
+from lagloss_server.extraction import kinds
+from lagloss_server.extraction.columns import I8, I64, PartColumn
+from lagloss_server.extraction.reasons import CODES
 from lagloss_server.packing.compiled import U8, Int, compiled_bare
-from taps.extraction import kinds
-from taps.extraction.columns import I8, I64, PartColumn
-from taps.extraction.reasons import CODES
 
 _UNITS: Final[dict[Unit | None, int]] = {None: 0, "s": 1, "ms": 2, "us": 3, "ns": 4}
 _AUTO, _S, _MS, _US, _NS = range(5)

@@ -10,15 +10,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lagloss_server.extraction import kinds
+from lagloss_server.extraction.columns import I8, ByteColumn, PartColumn
+from lagloss_server.extraction.conditions import FALSE, UNKNOWN, judge
+from lagloss_server.extraction.formats import FormatReader, Schemas
+from lagloss_server.extraction.ids import measure_ids, write_ids
+from lagloss_server.extraction.reasons import CODES, REASONS, Reason
+from lagloss_server.extraction.spec import Extracted, Extraction, Records
+from lagloss_server.extraction.times import read_times
 from lagloss_server.model.expressions import RecordPart
-from taps.extraction import kinds
-from taps.extraction.columns import I8, ByteColumn, PartColumn
-from taps.extraction.conditions import FALSE, UNKNOWN, judge
-from taps.extraction.formats import FormatReader, Schemas
-from taps.extraction.ids import measure_ids, write_ids
-from taps.extraction.reasons import CODES, REASONS, Reason
-from taps.extraction.spec import Extracted, Extraction, Records
-from taps.extraction.times import read_times
 
 _VALUE: Final = RecordPart("value", ())
 _LEFT_OUT: Final = -1

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lagloss_server.extraction import kinds
+from lagloss_server.extraction.columns import I8, I64, PartColumn
 from lagloss_server.model.expressions import Comparison, Exists, Junction, Negation, RecordPart, Scalar, Test
 from lagloss_server.packing.compiled import U8, compiled_bare
-from taps.extraction import kinds
-from taps.extraction.columns import I8, I64, PartColumn
 
 FALSE: Final = 0
 UNKNOWN: Final = 1

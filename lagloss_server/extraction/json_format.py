@@ -13,8 +13,8 @@ from typing import Any, Final, TypedDict
 
 import msgspec
 
+from lagloss_server.extraction.values import value_at
 from lagloss_server.model.expressions import MAX_LENGTH, Path
-from taps.extraction.values import value_at
 
 
 class JsonReader:

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lagloss_server.extraction import kinds
+from lagloss_server.extraction.values import Absent, Days, Micros, Millis, Moment, Nanos, UnreadablePart, Uuid
 from lagloss_server.packing.compiled import U8
-from taps.extraction import kinds
-from taps.extraction.values import Absent, Days, Micros, Millis, Moment, Nanos, UnreadablePart, Uuid
 
 I8 = npt.NDArray[np.int8]
 I64 = npt.NDArray[np.int64]

@@ -14,16 +14,16 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lagloss_server.extraction import Extracted, Extraction, Extractor
+from lagloss_server.extraction.protobuf_schema import ProtobufFile
 from lagloss_server.model.expressions import (
     ConditionExpression,
     RecordPart,
     Test,
 )
 from lagloss_server.net.schema_registry import RegisteredSchema
-from taps.extraction import Extracted, Extraction, Extractor
-from taps.extraction.protobuf_schema import ProtobufFile
-from tests.unit.taps.extraction.test_conditions import TOMBSTONE, UNREAD, any_test_of, truth_of
-from tests.unit.taps.extraction.test_extractor import FakeRegistry, extract, extraction, records, wired
+from tests.unit.lagloss_server.extraction.test_conditions import TOMBSTONE, UNREAD, any_test_of, truth_of
+from tests.unit.lagloss_server.extraction.test_extractor import FakeRegistry, extract, extraction, records, wired
 
 AVRO = json.dumps(
     {"type": "record", "name": "Pair", "fields": [

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lagloss_server.extraction.conditions import FALSE, TRUE, UNKNOWN, judge
+from lagloss_server.extraction.values import Uuid
 from lagloss_server.model.expressions import (
     Comparison,
     ConditionExpression,
@@ -19,9 +21,7 @@ from lagloss_server.model.expressions import (
     RecordPart,
     Test,
 )
-from taps.extraction.conditions import FALSE, TRUE, UNKNOWN, judge
-from taps.extraction.values import Uuid
-from tests.unit.taps.extraction.test_ids_and_times import UUID_, parts_of
+from tests.unit.lagloss_server.extraction.test_ids_and_times import UUID_, parts_of
 
 A, B = RecordPart("value", ("a",)), RecordPart("value", ("b",))
 UNREAD, TOMBSTONE = object(), object()

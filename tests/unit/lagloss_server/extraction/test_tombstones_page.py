@@ -11,11 +11,11 @@ from typing import Any
 import fastavro
 import pytest
 
+from lagloss_server.extraction import Extractor
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.net.schema_registry import RegisteredSchema
-from taps.extraction import Extractor
-from tests.unit.taps.extraction.test_extractor import AT_MS, FakeRegistry, records, wired
-from tests.unit.taps.extraction.test_no_messages import kept
+from tests.unit.lagloss_server.extraction.test_extractor import AT_MS, FakeRegistry, records, wired
+from tests.unit.lagloss_server.extraction.test_no_messages import kept
 
 ROOT = Path(__file__).resolve().parents[4]
 ((SECTION,),) = (re.findall(r"^### Tombstones\n(.*?)^## ", (ROOT / "docs/taps.md").read_text(), re.M | re.S),)

@@ -13,8 +13,8 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from lagloss_server.extraction.values import ABSENT, Moment
 from lagloss_server.model.expressions import Path
-from taps.extraction.values import ABSENT, Moment
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 _WRAPPERS: Final = frozenset(

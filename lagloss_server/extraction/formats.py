@@ -8,16 +8,16 @@ from typing import Final, Protocol
 import numpy as np
 
 from lagloss.errors import UsageError
+from lagloss_server.extraction.avro_format import SINGLE_OBJECT, AvroReader, BadAvroSchema
+from lagloss_server.extraction.columns import I8, ByteColumn, PartColumn
+from lagloss_server.extraction.json_format import JsonReader
+from lagloss_server.extraction.protobuf_format import ProtobufReader
+from lagloss_server.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile
+from lagloss_server.extraction.reasons import Reason
+from lagloss_server.extraction.spec import Format
+from lagloss_server.extraction.values import ABSENT, UnreadablePart
 from lagloss_server.model.expressions import Path
 from lagloss_server.net.schema_registry import RegisteredSchema
-from taps.extraction.avro_format import SINGLE_OBJECT, AvroReader, BadAvroSchema
-from taps.extraction.columns import I8, ByteColumn, PartColumn
-from taps.extraction.json_format import JsonReader
-from taps.extraction.protobuf_format import ProtobufReader
-from taps.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile
-from taps.extraction.reasons import Reason
-from taps.extraction.spec import Format
-from taps.extraction.values import ABSENT, UnreadablePart
 
 WIRE_HEADER: Final = 5
 """Bytes of Confluent's wire format before a record: a zero, and the schema's id."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lagloss_server.extraction.columns import I8, ByteColumn
+from lagloss_server.extraction.reasons import CODES, Reason
 from lagloss_server.model.taps import FORMATS, Extraction, Format
-from taps.extraction.columns import I8, ByteColumn
-from taps.extraction.reasons import CODES, Reason
 
 __all__ = ["BROKEN_HEADERS", "FORMATS", "Extracted", "Extraction", "Format", "Headers", "Records"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lagloss_server.extraction.reasons import CODES, Reason
 from lagloss_server.model.expressions import Path
-from taps.extraction.reasons import CODES, Reason
 
 
 class Absent:

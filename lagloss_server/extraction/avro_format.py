@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import fastavro
 
+from lagloss_server.extraction.values import Days, Micros, Millis, Nanos, Uuid, value_at
 from lagloss_server.model.expressions import Path
-from taps.extraction.values import Days, Micros, Millis, Nanos, Uuid, value_at
 
 MAX_DEPTH: Final = 64
 """Records within records."""

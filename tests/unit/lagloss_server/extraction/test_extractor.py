@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss_server.base.errors import RegistryUnreachable
+from lagloss_server.extraction import BadTapSchema, Extracted, Extraction, Extractor, Records
+from lagloss_server.extraction.columns import ByteColumn
+from lagloss_server.extraction.formats import message_indexes
+from lagloss_server.extraction.protobuf_schema import ProtobufFile
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.net.schema_registry import RegisteredSchema
-from taps.extraction import BadTapSchema, Extracted, Extraction, Extractor, Records
-from taps.extraction.columns import ByteColumn
-from taps.extraction.formats import message_indexes
-from taps.extraction.protobuf_schema import ProtobufFile
-from tests.unit.taps.extraction.test_avro import sized, zigzag
-from tests.unit.taps.extraction.test_protobuf import PROTO
+from tests.unit.lagloss_server.extraction.test_avro import sized, zigzag
+from tests.unit.lagloss_server.extraction.test_protobuf import PROTO
 
 AT_MS = 1_764_061_200_123
 AVRO = json.dumps(

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
+from lagloss_server.extraction import BadTapSchema, Extraction, Extractor, Records
+from lagloss_server.extraction.guesses import Guesses, guess
+from lagloss_server.extraction.protobuf_schema import ProtobufFile
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.net.schema_registry import RegisteredSchema
-from taps.extraction import BadTapSchema, Extraction, Extractor, Records
-from taps.extraction.guesses import Guesses, guess
-from taps.extraction.protobuf_schema import ProtobufFile
-from tests.unit.taps.extraction.test_avro import sized, zigzag
-from tests.unit.taps.extraction.test_extractor import AVRO, FakeRegistry, wired
-from tests.unit.taps.extraction.test_protobuf import PROTO
+from tests.unit.lagloss_server.extraction.test_avro import sized, zigzag
+from tests.unit.lagloss_server.extraction.test_extractor import AVRO, FakeRegistry, wired
+from tests.unit.lagloss_server.extraction.test_protobuf import PROTO
 
 AT_MS = 1_764_061_200_000
 N = 50

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lagloss_server.extraction import json_format, kinds
+from lagloss_server.extraction.columns import PartColumn
+from lagloss_server.extraction.formats import Reader
+from lagloss_server.extraction.json_format import JsonReader
 from lagloss_server.model.expressions import Path
-from taps.extraction import json_format, kinds
-from taps.extraction.columns import PartColumn
-from taps.extraction.formats import Reader
-from taps.extraction.json_format import JsonReader
 
 PATHS: list[Path] = [
     (), ("id",), ("a", "b"), ("a", "c", "id"), ("items", 0, "id"), ("items", 2), ("at",), ("odd name",), ("ä",), ("a",),

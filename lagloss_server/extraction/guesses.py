@@ -12,18 +12,18 @@ import numpy as np
 
 from lagloss_server.base.fields import is_storable
 from lagloss_server.base.format import datetime_of
+from lagloss_server.extraction import kinds
+from lagloss_server.extraction.avro_format import BadAvroSchema, avro_paths
+from lagloss_server.extraction.columns import I64, ByteColumn, PartColumn
+from lagloss_server.extraction.formats import FormatReader, Schemas, wire_schema_ids
+from lagloss_server.extraction.ids import measure_ids, write_ids
+from lagloss_server.extraction.json_format import load_json
+from lagloss_server.extraction.protobuf_format import message_paths
+from lagloss_server.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile
+from lagloss_server.extraction.spec import Format, Records
+from lagloss_server.extraction.times import read_times
 from lagloss_server.model.expressions import MAX_LENGTH, Path, RecordPart, write_part
 from lagloss_server.model.message_ids import readable_id
-from taps.extraction import kinds
-from taps.extraction.avro_format import BadAvroSchema, avro_paths
-from taps.extraction.columns import I64, ByteColumn, PartColumn
-from taps.extraction.formats import FormatReader, Schemas, wire_schema_ids
-from taps.extraction.ids import measure_ids, write_ids
-from taps.extraction.json_format import load_json
-from taps.extraction.protobuf_format import message_paths
-from taps.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile
-from taps.extraction.spec import Format, Records
-from taps.extraction.times import read_times
 
 MAX_PATHS: Final = 500
 MAX_HEADERS: Final = 50

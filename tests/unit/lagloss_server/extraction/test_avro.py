@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lagloss_server.extraction import kinds
+from lagloss_server.extraction.avro_format import MAX_DEPTH, MAX_EMPTY, AvroReader, BadAvroSchema, avro_paths
+from lagloss_server.extraction.values import ABSENT
 from lagloss_server.model.expressions import Path
-from taps.extraction import kinds
-from taps.extraction.avro_format import MAX_DEPTH, MAX_EMPTY, AvroReader, BadAvroSchema, avro_paths
-from taps.extraction.values import ABSENT
-from tests.unit.taps.extraction.test_json import read_parts
+from tests.unit.lagloss_server.extraction.test_json import read_parts
 
 _LOGICAL = {"timestamp-millis": kinds.MILLIS, "timestamp-micros": kinds.MICROS, "date": kinds.DATE}
 

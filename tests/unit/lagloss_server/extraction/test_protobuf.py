@@ -12,12 +12,12 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lagloss_server.extraction import kinds
+from lagloss_server.extraction.protobuf_format import ProtobufReader, message_paths
+from lagloss_server.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile, compile_proto
 from lagloss_server.model.expressions import Path
 from lagloss_server.net.schema_registry import RegisteredSchema
-from taps.extraction import kinds
-from taps.extraction.protobuf_format import ProtobufReader, message_paths
-from taps.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile, compile_proto
-from tests.unit.taps.extraction.test_json import look, read_parts
+from tests.unit.lagloss_server.extraction.test_json import look, read_parts
 
 PROTO = """
 syntax = "proto3";

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.wire.times import Unit, read_time
-from taps.extraction import kinds
-from taps.extraction.columns import PartColumn
-from taps.extraction.ids import measure_ids, write_ids
-from taps.extraction.reasons import CODES, REASONS, Reason
-from taps.extraction.times import read_times
-from taps.extraction.values import ABSENT, Uuid
+from lagloss_server.extraction import kinds
+from lagloss_server.extraction.columns import PartColumn
+from lagloss_server.extraction.ids import measure_ids, write_ids
+from lagloss_server.extraction.reasons import CODES, REASONS, Reason
+from lagloss_server.extraction.times import read_times
+from lagloss_server.extraction.values import ABSENT, Uuid
 from tests.support.odd_times import TIMES, UNITS
 
 UUID_ = uuid.UUID("8d88348a-7eed-8d14-f06d-3fef701966a0")

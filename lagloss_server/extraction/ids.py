@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.format import MAX_ID_BYTES
+from lagloss_server.extraction import kinds
+from lagloss_server.extraction.columns import I8, I64, PartColumn
+from lagloss_server.extraction.reasons import CODES
 from lagloss_server.packing.compiled import U8, Int, compiled_bare
-from taps.extraction import kinds
-from taps.extraction.columns import I8, I64, PartColumn
-from taps.extraction.reasons import CODES
 
 SEPARATOR: Final = b"/"
 """Between the parts of a composite id."""
