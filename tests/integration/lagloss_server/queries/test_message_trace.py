@@ -167,5 +167,5 @@ def test_a_window_that_the_log_no_longer_holds_has_no_trail(
     store: Store, minutes: list[Logged], log: BeaconLog
 ) -> None:
     minutes[0].tell("snk.dead", [OffsetRange(0, 1 << 40, 1 << 40)])
-    with pytest.raises(NotEnoughData, match="no longer holds"):
+    with pytest.raises(NotEnoughData, match="no longer in the log"):
         read_trail(store, log, "trail", minutes[0].start_s, hash_id(WANTED))
