@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from lagloss_server.groups.cluster_groups import Basis
 from lagloss_server.groups.retention import RetentionLimits
 from lagloss_server.groups.velocity import UNKNOWN_VELOCITY, Status, Velocity
 
@@ -14,7 +15,8 @@ QUEUES: Final = "sqs:"
 
 class NodeGroup(NamedTuple):
     """A node of a pipeline, the consumer group that its definition names, and the Kafka cluster of that, empty for the
-    one of lagloss's own topics; or the URL of its queue, of the cluster `QUEUES`."""
+    one of lagloss's own topics; or the URL of its queue, of the cluster `QUEUES`. Pipeline and node are empty for a
+    group that no definition names."""
 
     pipeline: str
     node: str
@@ -58,9 +60,9 @@ class PartitionProgress:
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
     """How far a node's group is behind in one partition: `offsets` from the next record it has to take in to the log's
-    end, and for how long that record has been under way (`behind_ms`, signed, by its event time; 0 where nothing
-    waits). None: not known. `at`: its offsets, and `progress` what follows from them and earlier ones; None for a
-    queue.
+    end, and for how long that record has been under way (`behind_ms`, signed; 0 where nothing waits), by `basis`, or
+    the `problem` for which that is unknown. None: not known. `at`: its offsets, and `progress` what follows from them
+    and earlier ones; None for a queue.
 
     Of a queue, `offsets` is the number of messages that wait, `in_flight` of those received and not deleted (None for
     Kafka), and `behind_ms` the age of the oldest of both in the queue."""
@@ -73,3 +75,5 @@ class PartitionLag:
     in_flight: int | None = None
     at: PartitionOffsets | None = None
     progress: PartitionProgress | None = None
+    basis: Basis | None = None
+    problem: str | None = None

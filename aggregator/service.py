@@ -18,7 +18,7 @@ from aggregator.clock import Catchup, JudgementClock
 from aggregator.closing import report_state
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
-from aggregator.consumer_lag.watch import ConsumerLagWatch
+from aggregator.consumer_lag.watch import ConsumerLagWatch, WatchedGroups
 from aggregator.kernel.spark_reader import AGGREGATOR_JOB, BlockReader
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
@@ -208,7 +208,13 @@ class Aggregator:
                 MaintenanceLoop(store.engine, closer, watch, retention, self.metrics, failures, announcer),
                 Catchup(),
             )
-            lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics, failures)
+            lag_watch = ConsumerLagWatch(
+                bootstrap,
+                store.engine,
+                lambda: WatchedGroups(watch.groups, watch.expressions, self.settings.groups),
+                self.metrics,
+                failures,
+            )
             stack.enter_context(closing(lag_watch)).start()
             feed = stack.enter_context(ReportFeed(bootstrap, follower, watch.look))
             stack.enter_context(self.turns.running(lag_watch.loop, feed.loop))

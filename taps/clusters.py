@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss_server.base.settings import Settings
-from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
 from taps.cluster_topics import ClusterTopics
 from taps.commit_log import CommitLog
 
@@ -17,12 +16,6 @@ def cluster_of(name: str, settings: Settings) -> Cluster:
         NotConfigured: no Kafka is known.
     """
     return KafkaConnection.named(name) if name else settings.require_kafka()
-
-
-def registry_of(name: str) -> SchemaRegistry | None:
-    """Return the schema registry of a cluster, None where the environment names none."""
-    connection = RegistryConnection.of_environment(cluster=name)
-    return None if connection is None else SchemaRegistry(connection)
 
 
 class TapCluster:

@@ -16,12 +16,13 @@ from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.extraction import Extractor
+from lagloss_server.net.schema_registry import registry_of
 from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRows
-from taps.clusters import TapCluster, registry_of
+from taps.clusters import TapCluster
 from taps.commit_log import GroupCommits
 from taps.kernel import BlockMaker
 from taps.local_engine import LocalEngine

@@ -15,6 +15,7 @@ from aggregator.node_groups import QUEUES, NodeGroup
 from aggregator.reports.deferral import read_deferred
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.taps import Extraction
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.store import Store, read_basis
 from lagloss_server.store.unreadable import UnreadableRow
@@ -37,6 +38,8 @@ class DefinitionRegistry:
         """The newest version of each pipeline; replaced whole, too."""
         self.groups: Collection[NodeGroup] = ()
         """The consumer groups that the newest versions name; replaced whole, too."""
+        self.expressions: Mapping[tuple[str, str], Extraction] = {}
+        """By cluster and topic, where the records of tapped topics say their event times; replaced whole, too."""
         self._engine = engine
         self._metrics = metrics
         self._feed = DefinitionFeed(store, _extended)
@@ -94,6 +97,11 @@ class DefinitionRegistry:
             for node in versions.newest.definition.spec.nodes
             if node.input is not None
         ]
+        self.expressions = {
+            (tap.cluster, tap.topic): tap.extraction
+            for _, versions in sorted(latest.items(), reverse=True)  # of several taps, that of the first pipeline stays
+            for tap in versions.newest.definition.taps
+        }
 
     def _resume_followed(self) -> None:
         """Schedule the windows of newly known pipelines, and of those that are not deferred any more."""

@@ -10,14 +10,17 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord, WaitingRecords
+from aggregator.consumer_lag.event_times import NO_EXPRESSIONS, RecordPlace
+from aggregator.consumer_lag.record_times import WaitingRecord, WaitingRecords
 from aggregator.consumer_lag.topic_limits import TopicLimits
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import kafka_error
 from lagloss.broker.partition_bounds import Key, PartitionBounds
-from lagloss_server.groups.consumer_groups import ConsumerGroups, GroupDescription
-from lagloss_server.groups.retention import RetentionLimits
+from lagloss_server.groups.cluster_groups import Basis
+from lagloss_server.groups.consumer_groups import ConsumerGroups, GroupDescription, ListedGroup, ShareLag
+from lagloss_server.groups.retention import RetentionLimits, age_ms
+from lagloss_server.model.taps import Extraction
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For the answers to one kind of question, all together."""
@@ -43,14 +46,31 @@ def offset_lag(committed: int | None, log: Log) -> int | None:
     return lag if lag >= 0 else None
 
 
-def offsets_and_delay(lag: int, end: int, waiting: WaitingRecord | None, asked_ms: int) -> tuple[int, int | None]:
-    """Return (offsets, behind_ms) of a partition: `lag` offsets up to `end`, and `waiting` is the record that a reader
-    found first. If nothing but markers of transactions is left, nothing waits."""
+class Delay(NamedTuple):
+    """What waits in a partition, as `PartitionLag` has it."""
+
+    offsets: int
+    behind_ms: int | None = None
+    basis: Basis | None = None
+    problem: str | None = None
+
+
+def delay_of(lag: int, end: int, waiting: WaitingRecord | None, asked_ms: int) -> Delay:
+    """Return the delay in a partition: `lag` offsets up to `end`, and `waiting` is the record that a reader found
+    first. If nothing but markers of transactions is left, nothing waits."""
     if waiting is None:
-        return lag, None
+        return Delay(lag)  # it could not be read in time
     if waiting.is_end:
-        return (0, 0) if waiting.offset >= end else (lag, None)
-    return lag, None if waiting.event_time_ms is None else asked_ms - waiting.event_time_ms
+        return Delay(0, 0) if waiting.offset >= end else Delay(lag)
+    if waiting.event_time_ms is not None:
+        return Delay(lag, asked_ms - waiting.event_time_ms, "event-time")
+    if waiting.stamped_ms is None or waiting.stamped_ms < 0:
+        return Delay(lag, problem="the first unread record has no timestamp")
+    behind_ms = age_ms(waiting.stamped_ms, asked_ms)
+    if behind_ms is None:
+        problem = f"the timestamp of the first unread record, {waiting.stamped_ms}, is not a time in ms"
+        return Delay(lag, problem=problem)
+    return Delay(lag, behind_ms, "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +84,14 @@ class Input:
     log: Log | None
     limits: RetentionLimits | None = None
     size_bytes: int | None = None
+    unfinished: int | None = None
+    """Of a share group, as its coordinator counts it: it may have finished records behind the first unfinished one."""
 
     @property
     def lag(self) -> int | None:
-        return None if self.log is None else offset_lag(self.committed, self.log)
+        if self.log is None or self.unfinished is not None:
+            return self.unfinished
+        return offset_lag(self.committed, self.log)
 
     @property
     def place(self) -> RecordPlace | None:
@@ -85,36 +109,55 @@ class Input:
         offsets = PartitionOffsets(self.committed, *self.log, stamped_ms, self.limits, self.size_bytes)
         if not self.lag:  # nothing is behind where nothing waits
             return PartitionLag(self.group, *self.key, self.lag, self.lag, at=offsets)
+        delay = delay_of(self.lag, self.log.end, record, asked_ms)
         return PartitionLag(
-            self.group, *self.key, *offsets_and_delay(self.lag, self.log.end, record, asked_ms), at=offsets
+            self.group, *self.key, delay.offsets, delay.behind_ms, at=offsets, basis=delay.basis, problem=delay.problem
         )
 
 
 class ConsumerLags:
     """Reader of consumer lags from the brokers. One that does not answer costs seconds: use it in its own thread."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, name: str = "") -> None:
         config = KafkaConnection.of(cluster).client({"client.id": "lagloss-consumer-lag", "log_level": 0})
         self._admin = AdminClient(config)
         self._groups = ConsumerGroups(cluster, "lagloss-consumer-lag")
         self._bounds = PartitionBounds(config)
-        self._records = WaitingRecords(config)
+        self._records = WaitingRecords(config, name)
         self._limits = TopicLimits(self._admin, cluster, "lagloss-consumer-lag")
         self._described: dict[str, GroupDescription] = {}
+        self._shares: set[str] = set()
+        """Names of share groups, as they were listed last."""
         self.trouble: str | None = None
         """Why something was left out of the last reading."""
 
-    def read(self, groups: Collection[NodeGroup]) -> tuple[int, list[PartitionLag]]:
+    def listed(self) -> dict[str, ListedGroup]:
+        """Return the consumer groups and share groups of the cluster that this client may see.
+
+        Raises:
+            KafkaException: the brokers did not answer.
+        """
+        listed = self._groups.listed()
+        self._shares = {name for name, group in listed.items() if group.kind == "share"}
+        return listed
+
+    def read(
+        self, groups: Collection[NodeGroup], expressions: Mapping[str, Extraction] = NO_EXPRESSIONS
+    ) -> tuple[int, list[PartitionLag]]:
         """Return the time of the request (epoch ms), and the lag of every partition of the topics in which these groups
         have committed offsets, and of those that their members are assigned. Groups and topics that do not exist have
         none. Where nothing is committed the lag is the most that it can be: `GroupProgress` knows whether it is.
+        `expressions`: of topics that are tapped, where their records say their event times.
 
         Raises:
             KafkaException, TimeoutError: the brokers did not answer.
         """
         self.trouble = None
-        self._described = self._descriptions(groups)  # before commits: a member's last one comes before its end
-        committed = self._committed({group.group for group in groups})
+        names = {group.group for group in groups}
+        self._described = self._descriptions(names)  # before commits: a member's last one comes before its end
+        shared = self._shared(names & self._shares)
+        committed = self._committed(names - self._shares)
+        committed |= {name: {key: lag.start for key, lag in lags.items()} for name, lags in shared.items()}
         assigned = {key for description in self._described.values() for key in description.keys}
         keys = self._partitions({topic for topic, _ in assigned.union(*committed.values())})
         limits = self._limits.limits(keys)
@@ -124,7 +167,15 @@ class ConsumerLags:
         logs = self._logs([key for partitions in keys.values() for key in partitions])
         asked_ms = int(time.time() * 1_000)
         inputs = [
-            Input(group, key, committed[group.group].get(key), logs.get(key), limits.get(topic), sizes.get(key))
+            Input(
+                group,
+                key,
+                committed[group.group].get(key),
+                logs.get(key),
+                limits.get(topic),
+                sizes.get(key),
+                shared[group.group][key].lag if key in shared.get(group.group, ()) else None,
+            )
             for group in groups
             if group.group in committed
             for topic, input_keys in self._wanted(group, committed[group.group])
@@ -132,7 +183,8 @@ class ConsumerLags:
             if input_keys is None or key in input_keys
         ]
         most_first = sorted(inputs, key=lambda item: (item.committed is not None, item.lag or 0), reverse=True)
-        waiting = self._records.read({item.place: None for item in most_first if item.place is not None})
+        places = {item.place: None for item in most_first if item.place is not None}
+        waiting = self._records.read(places, expressions)
         return asked_ms, [item.judged(waiting, asked_ms) for item in inputs]
 
     def describe(self, groups: Collection[NodeGroup]) -> dict[NodeGroup, GroupDescription]:
@@ -145,10 +197,19 @@ class ConsumerLags:
         self._bounds.close()
         self._records.close()
 
-    def _descriptions(self, groups: Collection[NodeGroup]) -> dict[str, GroupDescription]:
-        """Return the description of each group whose coordinator gives one; keep an error as the trouble."""
+    def _shared(self, groups: Collection[str]) -> dict[str, dict[Key, ShareLag]]:
+        """Return what share groups have not finished; keep an error as the trouble."""
         try:
-            return self._groups.described({group.group for group in groups})
+            return self._groups.shared(groups)
+        except KafkaException as error:
+            self.trouble = str(error)
+            return {}
+
+    def _descriptions(self, names: Collection[str]) -> dict[str, GroupDescription]:
+        """Return the description of each group whose coordinator gives one; keep an error as the trouble."""
+        shares = {name for name in names if name in self._shares}
+        try:
+            return self._groups.described(set(names) - shares) | self._groups.described_shares(shares)
         except KafkaException as error:
             self.trouble = str(error)
             return {}
@@ -164,20 +225,24 @@ class ConsumerLags:
 
     def _committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
         """Return the committed offsets of each group, by partition; a group that does not exist has none. Groups whose
-        coordinator does not answer are left out, unless none does."""
+        coordinator does not answer, or refuses to, are left out, unless none does."""
+        if not groups:
+            return {}
         try:
             return self._groups.committed(groups)
-        except KafkaException as error:
+        except KafkaException:
             if len(groups) == 1:
                 raise
-            trouble = error
         offsets: dict[str, dict[Key, int]] = {}
-        for group in sorted(groups):
+        trouble: KafkaException | None = None
+        names = sorted(groups)
+        for half in (names[: len(names) // 2], names[len(names) // 2 :]):
             try:
-                offsets |= self._groups.committed([group])
+                offsets |= self._committed(half)
             except KafkaException as error:
-                self.trouble = f"{group}: {error}"
-        if not offsets:
+                trouble = error
+                self.trouble = f"{half[0]}{f' and {len(half) - 1} more' if len(half) > 1 else ''}: {error}"
+        if not offsets and trouble is not None:
             raise trouble
         return offsets
 

@@ -20,17 +20,21 @@ GONE_MS: Final = 20_000
 
 
 class PartitionKey(NamedTuple):
-    """A partition that a node's group reads, as the table has it."""
+    """A partition that a node's group reads, as the table has it. `cluster`: of a group that no definition names, which
+    the table has not got."""
 
     pipeline: str
     node: str
     group: str
     topic: str
     partition: int
+    cluster: str = ""
 
     @classmethod
     def of(cls, lag: PartitionLag) -> PartitionKey:
-        return cls(lag.group.pipeline, lag.group.node, lag.group.group, lag.topic, lag.partition)
+        group = lag.group
+        cluster = "" if group.pipeline else group.cluster
+        return cls(group.pipeline, group.node, group.group, lag.topic, lag.partition, cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +102,17 @@ class GroupProgress:
                 beyond = lag.at.committed if lag.at is not None and _is_beyond(lag) else None
                 self._histories[PartitionKey.of(lag)] = replace(self._history(lag).with_reading(now), beyond=beyond)
 
-    def forget(self, groups: Iterable[str]) -> None:
-        """Forget all other pipelines."""
-        self._read &= set(groups)
-        self._histories = {key: history for key, history in self._histories.items() if key.pipeline in self._read}
+    def forget_others(self, groups: Iterable[NodeGroup]) -> None:
+        """Forget all groups but these."""
+        remaining = {(*group[:3], "" if group.pipeline else group.cluster) for group in groups}
+        self._read &= {pipeline for pipeline, *_ in remaining}
+        self._histories = {
+            key: history for key, history in self._histories.items() if (*key[:3], key.cluster) in remaining
+        }
         self._empty_since = {
-            group: since_ms for group, since_ms in self._empty_since.items() if group.pipeline in self._read
+            group: since_ms
+            for group, since_ms in self._empty_since.items()
+            if (*group[:3], "" if group.pipeline else group.cluster) in remaining
         }
 
     def _history(self, lag: PartitionLag) -> PartitionHistory:
@@ -122,9 +131,9 @@ class GroupProgress:
 
         def known(lag: PartitionLag, *, is_beyond: bool) -> PartitionLag:
             if is_beyond:
-                return replace(lag, offsets=None, behind_ms=None, progress=PartitionProgress(status=BEYOND_THE_END))
+                return replace(_unknown(lag), progress=PartitionProgress(status=BEYOND_THE_END))
             is_committed = lag.at is None or lag.at.committed is not None or (lag.group, lag.topic) in committing
-            return lag if is_committed or not lag.offsets else replace(lag, offsets=None, behind_ms=None)
+            return lag if is_committed or not lag.offsets else _unknown(lag)
 
         return [known(lag, is_beyond=is_beyond) for lag, is_beyond in zip(lags, beyond, strict=True)]
 
@@ -170,9 +179,13 @@ class GroupProgress:
 
     def _continue(self, pipelines: set[str]) -> None:
         """Go on with the stored histories of pipelines that are new here."""
-        for pipeline in sorted(pipelines - self._read):
+        for pipeline in sorted(pipelines - self._read - {""}):
             self._histories |= self._earlier(pipeline)
             self._read.add(pipeline)
+
+
+def _unknown(lag: PartitionLag) -> PartitionLag:
+    return replace(lag, offsets=None, behind_ms=None, basis=None, problem=None)
 
 
 def reading_of(lag: PartitionLag, asked_ms: int) -> OffsetReading | None:

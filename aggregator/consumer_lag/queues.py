@@ -13,6 +13,7 @@ import structlog
 from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.errors import BadSetting
 from lagloss_server.groups.consumer_groups import GroupDescription
+from lagloss_server.model.taps import Extraction
 
 log = structlog.get_logger()
 
@@ -60,7 +61,9 @@ class QueueLags:
         self.trouble: str | None = None
         """Why something was left out of the last reading."""
 
-    def read(self, groups: Collection[NodeGroup]) -> tuple[int, list[PartitionLag]]:
+    def read(
+        self, groups: Collection[NodeGroup], _expressions: Mapping[str, Extraction] | None = None
+    ) -> tuple[int, list[PartitionLag]]:
         """Return the time of the request (epoch ms), and the lag of each queue; one that does not exist has none.
 
         Raises:

@@ -1,18 +1,20 @@
-"""Waiting records: the event time of the record at an offset, for many partitions at once and not for long."""
+"""Waiting records: the times of the record at an offset, for many partitions at once and not for long."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
 
+from aggregator.consumer_lag.event_times import NO_EXPRESSIONS, EventTimes, RecordPlace
 from lagloss.broker.headers import headers_of
 from lagloss.broker.partition_bounds import Key
 from lagloss.identity import REPLAY_HEADER, Carrier, Identities, mapping_of
+from lagloss_server.model.taps import Extraction
 
 READ_TIMEOUT_S: Final = 2.0
 MAX_PLACES: Final = 100
@@ -21,16 +23,12 @@ KEPT_S: Final = 300.0
 """A record that goes on waiting is read again after this time: the topic may have been created anew."""
 
 
-class RecordPlace(NamedTuple):
-    key: Key
-    offset: int
-
-
 @dataclass(frozen=True, slots=True)
 class WaitingRecord:
     """First finding of a committed reader at a place: a record, or (`is_end`) no more than the end of what it may read.
-    `event_time_ms` (epoch ms) is None where the record has no lagloss headers, or is one that a replay brought back.
-    `stamped_ms`: the record's own timestamp, by which retention goes."""
+    `event_time_ms` (epoch ms): by lagloss's headers, or by the expression of a tap of the topic; None where neither
+    says it, and of a record that a replay brought back. `stamped_ms`: the record's own timestamp, by which retention
+    goes."""
 
     offset: int
     event_time_ms: int | None = None
@@ -41,7 +39,8 @@ class WaitingRecord:
 class WaitingRecords:
     """A consumer that belongs to no group and commits nothing. Used by one thread."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], cluster: str = "") -> None:
+        self._expressions = EventTimes(cluster)
         self._identities = Identities()
         self._kept: dict[RecordPlace, tuple[float, WaitingRecord]] = {}
         self._consumer = Consumer(
@@ -59,9 +58,13 @@ class WaitingRecords:
             }
         )
 
-    def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, WaitingRecord]:
+    def read(
+        self, places: Iterable[RecordPlace], expressions: Mapping[str, Extraction] = NO_EXPRESSIONS
+    ) -> dict[RecordPlace, WaitingRecord]:
         """Return the record that waits at each of these places. Those that waited there at the last call are known, of
-        others the first 100 are read; places that could not be read within 2 s are left out, for any reason."""
+        others the first `MAX_PLACES` are read; places that could not be read in time are left out, for any reason.
+        `expressions`: by topic, where its records say their event times."""
+        self._expressions.follow(expressions)
         began = time.monotonic()
         deadline, wanted_places = began + READ_TIMEOUT_S, list(places)
         cached = {place: self._kept[place] for place in wanted_places if place in self._kept}
@@ -82,7 +85,8 @@ class WaitingRecords:
         self._consumer.close()
 
     def _read(self, turn: Mapping[Key, RecordPlace], deadline: float) -> dict[RecordPlace, WaitingRecord]:
-        remaining, records = dict(turn), dict[RecordPlace, WaitingRecord]()
+        remaining, ends = dict(turn), dict[RecordPlace, WaitingRecord]()
+        messages: dict[RecordPlace, Message] = {}
         self._consumer.assign([TopicPartition(*place.key, place.offset) for place in turn.values()])
         try:
             while remaining and (rest_s := deadline - time.monotonic()) > 0:
@@ -90,22 +94,30 @@ class WaitingRecords:
                 if message is None:
                     break
                 place = remaining.pop((message.topic() or "", message.partition() or 0), None)
-                if place is not None and (waiting := self._waiting(message)) is not None:
-                    records[place] = waiting
+                error = message.error()
+                if place is not None and error is None:
+                    messages[place] = message
+                elif place is not None and error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    ends[place] = WaitingRecord(message.offset() or 0, is_end=True)
         finally:
             self._consumer.unassign()
+        return ends | self._waiting(messages)
+
+    def _waiting(self, messages: Mapping[RecordPlace, Message]) -> dict[RecordPlace, WaitingRecord]:
+        """Return these messages as waiting records."""
+        records = {place: self._by_headers(message) for place, message in messages.items()}
+        silent = {place: messages[place] for place, record in records.items() if record.event_time_ms is None}
+        for place, event_time_ms in self._expressions.read(silent).items():
+            records[place] = replace(records[place], event_time_ms=event_time_ms)
         return records
 
-    def _waiting(self, message: Message) -> WaitingRecord | None:
-        error, offset = message.error(), message.offset() or 0
-        if error is not None:
-            return WaitingRecord(offset, is_end=True) if error.code() == KafkaError._PARTITION_EOF else None
+    def _by_headers(self, message: Message) -> WaitingRecord:
         headers = mapping_of(headers_of(message))
         identity = self._identities.find(Carrier(headers, b"", message))
         is_live = identity is not None and REPLAY_HEADER not in headers
         kind, stamped_ms = message.timestamp()
         return WaitingRecord(
-            offset,
+            message.offset() or 0,
             identity.event_time_ms if identity is not None and is_live else None,
             stamped_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else stamped_ms,
         )

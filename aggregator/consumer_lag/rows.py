@@ -34,6 +34,7 @@ def keep(connection: Connection, asked_ms: int, lags: Sequence[PartitionLag]) ->
             "offsets_max": lag.offsets,
             "behind_ms": lag.behind_ms,
             "behind_max_ms": lag.behind_ms,
+            "basis": lag.basis,
             "in_flight": lag.in_flight,
             "in_flight_max": lag.in_flight,
             **_offsets(lag.at),
@@ -43,7 +44,7 @@ def keep(connection: Connection, asked_ms: int, lags: Sequence[PartitionLag]) ->
     ]
     table = tables.table_of(tables.ConsumerLagRow)
     upsert = insert(table)
-    newest = ("asked_at", "offsets", "behind_ms", "in_flight", *_offsets(None), *_progress(None))
+    newest = ("asked_at", "offsets", "behind_ms", "basis", "in_flight", *_offsets(None), *_progress(None))
     newer: dict[str, Any] = {name: upsert.excluded[name] for name in newest}
     highest = {
         name: func.greatest(table.c[name], upsert.excluded[name])  # passes over nulls

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final
 
@@ -18,14 +20,22 @@ from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.consumer_lag.progress import GroupProgress, read_histories
 from aggregator.consumer_lag.queues import QueueLags
 from aggregator.consumer_lag.rows import keep, keep_groups
+from aggregator.consumer_lag.summary import summarize
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import QUEUES, NodeGroup, PartitionLag
 from aggregator.outage import is_outage
 from aggregator.set_aside import Item, SetAside, isolate
-from lagloss.broker.connection import KafkaConnection
+from lagloss.broker.connection import KafkaConnection, prefix_of
 from lagloss.errors import BadSetting
 from lagloss_server.base.turns import WatchedLoop
-from lagloss_server.groups.consumer_groups import GroupDescription
+from lagloss_server.groups.cluster_groups import (
+    ClusterGroup,
+    NamedBy,
+    forget_cluster_groups,
+    keep_cluster_groups,
+)
+from lagloss_server.groups.consumer_groups import DEAD, GroupDescription, ListedGroup
+from lagloss_server.model.taps import Extraction
 from lagloss_server.store.partitions import make_days_ahead
 
 log = structlog.get_logger()
@@ -38,12 +48,80 @@ CLOSE_S: Final = 1.0
 """How long an end waits for a round under way: what that writes is right whenever it comes."""
 
 
-@dataclass
-class RoundFindings:
-    """Findings of a round."""
+OWN_GROUPS: Final = "lagloss-*"
+"""Groups of lagloss's own processes, which are left out."""
 
+
+@dataclass(frozen=True, slots=True)
+class WatchedGroups:
+    """What a round reads: the groups that definitions name; by cluster and topic, where the records of tapped topics
+    say their event times; and the globs, separated by commas, of the groups that are read whether or not they are
+    named."""
+
+    named: Collection[NodeGroup]
+    expressions: Mapping[tuple[str, str], Extraction] = field(default_factory=dict)
+    patterns: str = "*"
+
+    @property
+    def clusters(self) -> list[str]:
+        """All clusters to look at, that of lagloss's own topics first."""
+        named = {group.cluster for group in self.named}
+        known = {prefix_of(cluster) for cluster in named}
+        return [
+            "",
+            *sorted(
+                (named | {name for name in KafkaConnection.cluster_names() if prefix_of(name) not in known}) - {""}
+            ),
+        ]
+
+    def matches(self, group: str) -> bool:
+        """Return whether a group is to be read though no definition may name it."""
+        globs = [pattern.strip() for pattern in self.patterns.split(",")]
+        return not fnmatchcase(group, OWN_GROUPS) and any(fnmatchcase(group, pattern) for pattern in globs)
+
+    def of_cluster(self, cluster: str) -> dict[str, Extraction]:
+        """Return the expressions of a cluster's topics."""
+        return {topic: expression for (name, topic), expression in self.expressions.items() if name == cluster}
+
+
+@dataclass
+class ClusterRound:
+    """What a round has read of a cluster. `listed`: its groups, None where they could not be listed."""
+
+    cluster: str
+    asked_ms: int = 0
+    listed: Mapping[str, ListedGroup] | None = None
     lags: list[PartitionLag] = field(default_factory=list)
-    groups: dict[NodeGroup, GroupDescription] = field(default_factory=dict)
+    described: dict[NodeGroup, GroupDescription] = field(default_factory=dict)
+
+    def others(self, wanted: WatchedGroups) -> list[NodeGroup]:
+        """Return the listed groups that no definition names."""
+        named = {group.group for group in wanted.named if group.cluster == self.cluster}
+        return [
+            NodeGroup("", "", name, self.cluster)
+            for name in sorted(self.listed or ())
+            if name not in named and wanted.matches(name)
+        ]
+
+    def summaries(self) -> list[ClusterGroup]:
+        """Return a summary of each group that exists."""
+        by_name: defaultdict[str, dict[NodeGroup, list[PartitionLag]]] = defaultdict(dict)
+        for group in self.described:
+            by_name[group.group].setdefault(group, [])
+        for lag in self.lags:
+            by_name[lag.group.group].setdefault(lag.group, []).append(lag)
+        summaries = []
+        for name, lags_by_node in by_name.items():
+            lags = next(iter(lags_by_node.values()))  # of the nodes that name it, each has the same
+            listed = (self.listed or {}).get(name, ListedGroup("consumer", ""))
+            descriptions = (self.described[group] for group in lags_by_node if group in self.described)
+            description = next(descriptions, GroupDescription(listed.state))
+            if description.state == DEAD:  # of a protocol that cannot be described, or deleted meanwhile
+                description = GroupDescription(listed.state)
+            if lags or listed.state:
+                named_by = [NamedBy(group.pipeline, group.node) for group in lags_by_node if group.pipeline]
+                summaries.append(summarize(self.cluster, name, listed.kind, description, lags, named_by))
+        return summaries
 
 
 class ConsumerLagWatch:
@@ -57,7 +135,7 @@ class ConsumerLagWatch:
         self,
         bootstrap: str,
         engine: Engine,
-        groups: Callable[[], Collection[NodeGroup]],
+        groups: Callable[[], WatchedGroups],
         metrics: AggregatorMetrics,
         failures: SetAside,
     ) -> None:
@@ -88,50 +166,82 @@ class ConsumerLagWatch:
     def round(self, lags_in: Callable[[str], Lags]) -> None:
         """Read the lags once, cluster by cluster, and store them; a cluster that is away costs no other its lags, and a
         group that cannot be read or stored is set aside alone."""
-        by_cluster: dict[str, list[NodeGroup]] = {}
-        for group in self._wanted():
-            by_cluster.setdefault(group.cluster, []).append(group)
-        findings = RoundFindings()
+        wanted = self._groups()
         troubles: dict[str, str] = {}
-        for cluster, groups in by_cluster.items():
+        rounds = [ClusterRound(cluster) for cluster in wanted.clusters]
+        for cluster_round in rounds:
+            cluster = cluster_round.cluster
             try:
                 lags = lags_in(cluster)
-                isolate(groups, lambda some, lags=lags: self._read(lags, some, findings), self._set_aside)  # type: ignore[misc]
+                self._read_cluster(lags, wanted, cluster_round)
                 troubles |= {cluster: lags.trouble} if lags.trouble else {}
             except (KafkaException, TimeoutError, DBAPIError, BadSetting) as error:
                 troubles[cluster] = str(error) or type(error).__name__
             except Exception as error:  # our bug costs a round, and not the watch
                 troubles[cluster] = repr(error)
                 log.exception("consumer lag failed", cluster=cluster)
+        self._forget(wanted, rounds)
         self._note(troubles)
         if not self._stop.is_set():
-            self._metrics.consumer_lag(findings.lags, findings.groups)
+            all_lags = [lag for cluster_round in rounds for lag in cluster_round.lags]
+            descriptions = {
+                group: description
+                for cluster_round in rounds
+                for group, description in cluster_round.described.items()
+                if group.pipeline
+            }
+            self._metrics.consumer_lag(all_lags, descriptions)
 
-    def _wanted(self) -> list[NodeGroup]:
-        """Return the groups to read now: not those that are set aside until their time has come."""
-        groups, now_ms = self._groups(), int(time.time() * 1_000)
-        waiting, items = set(self._failures.waiting("group", now_ms)), {_item(group) for group in groups}
-        due = self._failures.due("group", now_ms)
-        self._failures.forget(item for item in (*waiting, *due) if item not in items)
-        self._progress.forget({group.pipeline for group in groups})
-        return [group for group in groups if _item(group) not in waiting]
+    def _read_cluster(self, lags: Lags, wanted: WatchedGroups, reading: ClusterRound) -> None:
+        """Read the groups of a cluster, those that definitions name and all others; what is read is stored."""
+        groups = [group for group in wanted.named if group.cluster == reading.cluster]
+        if isinstance(lags, ConsumerLags):
+            try:
+                reading.listed = lags.listed()
+                groups += reading.others(wanted)
+            except KafkaException:
+                if not groups:
+                    raise
+                # the groups that are named may be readable though they cannot be listed
+        waiting = set(self._failures.waiting("group", int(time.time() * 1_000)))
+        due = [group for group in groups if _item(group) not in waiting]
+        expressions = wanted.of_cluster(reading.cluster)
+        isolate(due, lambda some: self._read(lags, some, expressions, reading), self._set_aside)
+        if reading.listed is not None and not self._stop.is_set():
+            with self._engine.begin() as connection:
+                keep_cluster_groups(connection, reading.asked_ms, reading.summaries())
+                forget_cluster_groups(connection, reading.cluster, reading.listed.keys())
 
-    def _read(self, lags: Lags, groups: Collection[NodeGroup], findings: RoundFindings) -> int:
-        """Read, judge and store the lags of these groups, and add them to what was found."""
-        asked_ms, read = lags.read(groups)
+    def _read(
+        self, lags: Lags, groups: Collection[NodeGroup], expressions: Mapping[str, Extraction], reading: ClusterRound
+    ) -> int:
+        """Read, judge and store the lags of these groups, and add them to what was read."""
+        asked_ms, read = lags.read(groups, expressions)
         described = lags.describe(groups)
         some = self._progress.judge(asked_ms, read, described)
         if self._stop.is_set():
             return 0
+        named = [lag for lag in some if lag.group.pipeline]
         with self._engine.begin() as connection:
-            if some:
-                keep(connection, asked_ms, some)
-            keep_groups(connection, asked_ms, described)
+            if named:
+                keep(connection, asked_ms, named)
+            keep_groups(connection, asked_ms, {group: words for group, words in described.items() if group.pipeline})
             self._failures.done(connection, {_item(group) for group in groups})
         self._progress.take(asked_ms, some)
-        findings.lags += some
-        findings.groups |= described
+        reading.asked_ms = max(reading.asked_ms, asked_ms)
+        reading.lags += some
+        reading.described |= described
         return len(some)
+
+    def _forget(self, wanted: WatchedGroups, rounds: Sequence[ClusterRound]) -> None:
+        """Forget groups that are not read any more; those of a cluster that could not be listed may still exist."""
+        if any(cluster_round.listed is None and cluster_round.cluster != QUEUES for cluster_round in rounds):
+            return
+        groups = [*wanted.named, *(group for cluster_round in rounds for group in cluster_round.others(wanted))]
+        self._progress.forget_others(groups)
+        items, now_ms = {_item(group) for group in groups}, int(time.time() * 1_000)
+        put_aside = (*self._failures.waiting("group", now_ms), *self._failures.due("group", now_ms))
+        self._failures.forget(item for item in put_aside if item not in items)
 
     def _set_aside(self, group: NodeGroup, error: Exception) -> None:
         self._failures.put(_item(group), error)
@@ -142,7 +252,7 @@ class ConsumerLagWatch:
         def open_lags(cluster: str) -> Lags:
             if cluster == QUEUES:
                 return QueueLags()
-            return ConsumerLags(KafkaConnection.named(cluster) if cluster else self._bootstrap)
+            return ConsumerLags(KafkaConnection.named(cluster) if cluster else self._bootstrap, cluster)
 
         def lags_in(cluster: str) -> Lags:
             if cluster not in opened:
@@ -173,4 +283,5 @@ class ConsumerLagWatch:
 
 
 def _item(group: NodeGroup) -> Item:
-    return Item("group", group.pipeline, group.group)
+    named = group.group if group.pipeline or not group.cluster else f"{group.cluster}/{group.group}"
+    return Item("group", group.pipeline, named)

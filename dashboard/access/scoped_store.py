@@ -26,6 +26,8 @@ _OWNER: Final = {"pipeline": "name"}
 """The column with the pipeline's name, where it is not `pipeline`."""
 _OF_INCIDENTS: Final = frozenset({"incident_change", "outbox"})
 """Tables whose rows belong to an incident, by `incident_id`; a test of a receiver to none."""
+_OF_GROUPS: Final = frozenset({"cluster_group"})
+"""Tables whose rows belong to the pipelines in `pipelines`, if to any."""
 _OF_TAPS: Final = frozenset({"tap_tally", "tap_unreadable"})
 """Tables whose rows belong to a tap, by `emitter`."""
 _WITH_IDS: Final = frozenset({"missing_message", "quarantine"})
@@ -118,6 +120,11 @@ def _rows(name: str, grants: Grants) -> str | None:
     if name in _OF_TAPS:
         visible = _among("sees", grants.sees)
         return _select(name, visible and f"emitter IN (SELECT emitter FROM tap WHERE {visible})")
+    if name in _OF_GROUPS:
+        visible = _among("sees", grants.sees, "named")
+        return _select(
+            name, visible and f"EXISTS (SELECT FROM jsonb_array_elements_text(pipelines) named WHERE {visible})"
+        )
     if name in _OWNER or "pipeline" in columns:
         return _select(name, _among("sees", grants.sees, _OWNER.get(name, "pipeline")))
     return _select(name, _all_or_none(grants.sees))

@@ -12,6 +12,7 @@ from sqlalchemy.exc import DataError
 from dashboard.api import (
     audit,
     consumer_lag,
+    groups,
     health,
     incidents,
     messages,
@@ -68,6 +69,7 @@ ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     overview.router,
     series.router,
     consumer_lag.router,
+    groups.router,
     taps.router,
     windows.router,
     messages.router,

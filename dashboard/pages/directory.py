@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from dashboard.pages.alerts import page as alerts
 from dashboard.pages.audit import page as audit
+from dashboard.pages.groups import page as groups
 from dashboard.pages.health import page as health
 from dashboard.pages.incident import page as incident
 from dashboard.pages.message import page as message
@@ -27,6 +28,7 @@ PAGES: Final[tuple[Page[Any], ...]] = (
     report.PAGE,
     alerts.PAGE,
     incident.PAGE,
+    groups.PAGE,
     health.PAGE,
     audit.PAGE,
 )

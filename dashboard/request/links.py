@@ -16,6 +16,7 @@ API: Final = "/api/v1"
 OVERVIEW: Final = "/"
 ALERTS: Final = "/alerts"
 HEALTH: Final = "/health"
+GROUPS: Final = "/groups"
 PORTFOLIO: Final = "/portfolio"
 AUDIT: Final = "/audit"
 STATIC: Final = ("/_dash-component-suites/", "/assets/")

@@ -45,6 +45,7 @@ ANY_PROPERTY: Final = "PROPERTY_"
 
 MSK: Final = "AWS_MSK_IAM"
 MSK_PACKAGE: Final = "aws_msk_iam_sasl_signer"
+_CLUSTER_BOOTSTRAP: Final = re.compile(f"{PREFIX}CLUSTER_([A-Z0-9_]+)_BOOTSTRAP")
 _SECRET: Final = re.compile("password|secret|token|jaas|pem", re.IGNORECASE)
 
 
@@ -92,6 +93,13 @@ class KafkaConnection:
                 problem=f"is not set, but the definition of a pipeline uses the cluster {cluster}",
             )
         return connection
+
+    @staticmethod
+    def cluster_names(environ: Mapping[str, str] | None = None) -> set[str]:
+        """Return the names of the other clusters that the environment describes, in small letters."""
+        environ = os.environ if environ is None else environ
+        matches = (_CLUSTER_BOOTSTRAP.fullmatch(name) for name, value in environ.items() if value)
+        return {match[1].lower().replace("_", "-") for match in matches if match}
 
     def client(self, properties: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the configuration of a client of librdkafka, with these properties of its own.

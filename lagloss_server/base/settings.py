@@ -59,6 +59,7 @@ class Settings(BaseSettings):
     kafka_bootstrap: str = Field("", description="host:port,… of Kafka; empty: `up` runs an embedded broker")
     database_url: str = Field("", description="postgresql://… of PostgreSQL; empty: `up` runs an embedded server")
     database_password: str = Field("", description="password, if the URL has none")
+    groups: str = Field("*", description="globs of the consumer groups to watch, separated by commas")
     topic_replication: int = Field(0, ge=0, description="replication factor of topics in Kafka; 0: min(3, brokers)")
 
     kafka_port: int = Field(0, ge=0, le=65535, description="port of the embedded broker")

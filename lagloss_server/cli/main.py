@@ -197,6 +197,41 @@ def windows(
 
 
 @app.command()
+def groups(
+    cluster: Annotated[
+        str | None, typer.Option(help="only groups of this named cluster (default: all clusters)", metavar="NAME")
+    ] = None,
+    match: Annotated[str, typer.Option(help="only groups whose name matches", metavar="GLOB")] = "*",
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List all consumer groups, named by a definition or not, worst first: how far each is behind."""
+    import msgspec
+
+    from lagloss_server.cli.groups_table import groups_table
+    from lagloss_server.groups.cluster_groups import read_cluster_groups
+
+    now_s = time.time()
+    with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
+        readings = read_cluster_groups(connection)
+    clusters = {reading.group.cluster for reading in readings}
+    if cluster is not None and cluster not in clusters:
+        known = ", ".join(sorted(clusters - {""})) or "none with a name"
+        raise UsageError(detail=f"no consumer group of a cluster named {cluster} was read; clusters: {known}")
+    chosen = [reading for reading in readings if reading.matches(cluster, match)]
+    if as_json:
+        typer.echo(msgspec.json.encode([reading.document(now_s) for reading in chosen]).decode())
+    else:
+        out().print(groups_table(chosen, now_s))
+    stale = sorted({reading.group.cluster for reading in chosen if not reading.is_current(now_s)})
+    if not readings:
+        typer.echo("No consumer groups were read yet: the aggregator lists them every 10 s.", err=True)
+    elif stale:
+        names = ", ".join(name or "lagloss's own" for name in stale)
+        typer.echo(f"Not current: cluster {names} was not read in the last minute.", err=True)
+
+
+@app.command()
 def runs(
     pipeline: PipelineName,
     from_: From = "-24h",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypedDict, cast
+from typing import Final, Literal, NamedTuple, TypedDict, cast
 
 from lagloss.broker.connection import Cluster
 from lagloss.broker.partition_bounds import Key
 from lagloss_server.groups.kafka_admin import KafkaAdmin, NewerGroup
 
+_CONSUMERS: Final = frozenset({"consumer", "streams", ""})
+"""Protocol types of groups that commit offsets; empty: offsets were committed without a member, as by Flink."""
 DEAD: Final = "Dead"
 """The state of a group that does not exist."""
 
@@ -30,6 +32,21 @@ class _ClassicGroup(TypedDict):
     members: list[_Member]
 
 
+class ListedGroup(NamedTuple):
+    """A group as the brokers list it; `state` is empty where they are too old to say it."""
+
+    kind: Literal["consumer", "share"]
+    state: str
+
+
+class ShareLag(NamedTuple):
+    """The first offset of a partition that a share group has not finished, and how many records it has not (None:
+    unknown)."""
+
+    start: int
+    lag: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group as its coordinator describes it. `state`: Stable, Empty, Dead, PreparingRebalance or CompletingRebalance,
@@ -39,7 +56,7 @@ class GroupDescription:
     state: str
     members: int = 0
     partitions: int = 0
-    protocol: Literal["classic", "consumer"] = "classic"
+    protocol: Literal["classic", "consumer", "share"] = "classic"
     keys: frozenset[Key] = field(default=frozenset(), compare=False)
 
 
@@ -50,6 +67,41 @@ class ConsumerGroups(KafkaAdmin):
 
     def __init__(self, cluster: Cluster, client_id: str = "lagloss-groups") -> None:
         super().__init__(cluster, client_id)
+
+    def listed(self) -> dict[str, ListedGroup]:
+        """Return the consumer groups and share groups of the cluster, without those of other protocols, such as the
+        workers of Kafka Connect."""
+        answers: list[dict[str, str]] = self._ask("list_groups")
+        groups = {}
+        for answer in answers:
+            protocol, state = answer["protocol_type"], answer.get("group_state") or ""
+            if protocol == "share":
+                groups[answer["group_id"]] = ListedGroup("share", state)
+            elif protocol in _CONSUMERS:
+                groups[answer["group_id"]] = ListedGroup("consumer", state)
+        return groups
+
+    def shared(self, groups: Collection[str]) -> dict[str, dict[Key, ShareLag]]:
+        """Return what each share group has not finished, by partition; those whose coordinator refuses to say, or is
+        too old to know, are left out."""
+        answers = self._ask("list_share_offsets", sorted(groups)) if groups else {}
+        return {
+            group: {
+                (topic["topic_name"], partition["partition_index"]): ShareLag(
+                    partition["start_offset"], partition["lag"] if partition["lag"] >= 0 else None
+                )
+                for topic in answer["topics"]
+                for partition in topic["partitions"]
+                if not partition["error_code"] and partition["start_offset"] >= 0
+            }
+            for group, answer in answers.items()
+            if not answer["error_code"]
+        }
+
+    def described_shares(self, groups: Collection[str]) -> dict[str, GroupDescription]:
+        """Return the description of each share group."""
+        answers = self._ask("describe_share_groups", sorted(groups)) if groups else {}
+        return {group: _newer(answer, "share") for group, answer in answers.items() if not answer["error_code"]}
 
     def committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
         """Return the committed offsets of each group by partition; none for a group that does not exist."""
@@ -85,11 +137,11 @@ def _classic(group: _ClassicGroup) -> GroupDescription:
     return GroupDescription(group["group_state"], members, len(assigned), "classic", frozenset(assigned))
 
 
-def _newer(group: NewerGroup) -> GroupDescription:
+def _newer(group: NewerGroup, protocol: Literal["consumer", "share"] = "consumer") -> GroupDescription:
     topics = [topic for member in group["members"] for topic in member["assignment"]["topic_partitions"]]
     assigned = [(topic["topic_name"], partition) for topic in topics for partition in topic["partitions"]]
     members = len(group["members"])
-    return GroupDescription(group["group_state"], members, len(assigned), "consumer", frozenset(assigned))
+    return GroupDescription(group["group_state"], members, len(assigned), protocol, frozenset(assigned))
 
 
 def _assigned(assignment: object) -> Collection[_AssignedTopic]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Final, TypedDict
 
 from confluent_kafka import KafkaError, KafkaException
@@ -19,7 +19,11 @@ from kafka.errors import KafkaError as ClientError
 from kafka.net import KafkaNetSocket
 
 from lagloss.broker.connection import Cluster, KafkaConnection
-from lagloss_server.groups.kafka_protocol import ConsumerGroupDescribeRequest
+from lagloss_server.groups.kafka_protocol import (
+    ConsumerGroupDescribeRequest,
+    DescribeShareGroupOffsetsRequest,
+    ShareGroupDescribeRequest,
+)
 from lagloss_server.net.kafka_clients import kafka_python_config
 
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -52,6 +56,30 @@ class NewerGroup(TypedDict):
     group_state: str
     error_code: int
     members: list[Member]
+
+
+class SharePartition(TypedDict):
+    """What a share group has not finished of a partition: from `start_offset` on, `lag` records (-1: unknown)."""
+
+    partition_index: int
+    start_offset: int
+    lag: int
+    error_code: int
+
+
+class ShareTopic(TypedDict):
+    """The partitions of a topic that a share group reads."""
+
+    topic_name: str
+    partitions: list[SharePartition]
+
+
+class ShareOffsets(TypedDict):
+    """What a share group has not finished."""
+
+    group_id: str
+    error_code: int
+    topics: list[ShareTopic]
 
 
 class _Direct(KafkaNetSocket):  # type: ignore[misc]  # without types
@@ -95,16 +123,49 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
             return {}
         return groups_
 
-    async def _describe_consumer_groups(self, groups: list[str]) -> dict[str, NewerGroup]:
+    def describe_share_groups(self, groups: Collection[str]) -> dict[str, NewerGroup]:
+        """Return the descriptions of share groups, in the form of `describe_consumer_groups`."""
+        try:
+            groups_: dict[str, NewerGroup] = self._manager.run(self._describe_share_groups, list(groups))
+        except IncompatibleBrokerVersion:
+            return {}
+        return groups_
+
+    def list_share_offsets(self, groups: Collection[str]) -> dict[str, ShareOffsets]:
+        """Return what share groups have not finished; none where the brokers do not know that question."""
+        try:
+            groups_: dict[str, ShareOffsets] = self._manager.run(self._list_share_offsets, list(groups))
+        except IncompatibleBrokerVersion:
+            return {}
+        return groups_
+
+    async def _describe_consumer_groups(self, groups: list[str]) -> dict[str, Any]:
+        return await self._ask_coordinators(
+            groups, lambda some: ConsumerGroupDescribeRequest(group_ids=some, include_authorized_operations=False)
+        )
+
+    async def _describe_share_groups(self, groups: list[str]) -> dict[str, Any]:
+        return await self._ask_coordinators(
+            groups, lambda some: ShareGroupDescribeRequest(group_ids=some, include_authorized_operations=False)
+        )
+
+    async def _list_share_offsets(self, groups: list[str]) -> dict[str, Any]:
+        group = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+        return await self._ask_coordinators(
+            groups,
+            lambda some: DescribeShareGroupOffsetsRequest(groups=[group(group_id=name, topics=None) for name in some]),
+        )
+
+    async def _ask_coordinators(self, groups: list[str], request: Callable[[list[str]], Any]) -> dict[str, Any]:
+        """Send each coordinator the request about its groups; return the answers by group."""
         by_coordinator: dict[int, list[str]] = defaultdict(list)
         for group, coordinator in (await self._find_coordinator_ids(groups)).items():
             by_coordinator[coordinator].append(group)
-        groups_: dict[str, NewerGroup] = {}
+        answers: dict[str, Any] = {}
         for coordinator, some in by_coordinator.items():
-            request = ConsumerGroupDescribeRequest(group_ids=some, include_authorized_operations=False)
-            response = await self._manager.send(request, node_id=coordinator)
-            groups_ |= {group.group_id: group.to_dict() for group in response.groups}
-        return groups_
+            response = await self._manager.send(request(some), node_id=coordinator)
+            answers |= {group.group_id: group.to_dict() for group in response.groups}
+        return answers
 
 
 class KafkaAdmin:

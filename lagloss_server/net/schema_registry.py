@@ -164,6 +164,16 @@ class RegisteredSchema:
     descriptors: Mapping[str, bytes] = field(default_factory=dict)
 
 
+def registry_of(cluster: str) -> SchemaRegistry | None:
+    """Return the schema registry of a cluster, None where the environment names none.
+
+    Raises:
+        BadSetting: see `RegistryConnection.of_environment`.
+    """
+    connection = RegistryConnection.of_environment(cluster=cluster)
+    return None if connection is None else SchemaRegistry(connection)
+
+
 class SchemaRegistry:
     """The schemas of one registry by their ids: each is asked for once, since an id never means another schema.
 

@@ -88,7 +88,7 @@ def downgrade() -> None:
     op.execute(
         "DROP TABLE pipeline, token, reports_position, deferred_reports, emitter, progress, tally, stranger, "
         '"window", window_history, missing_message, picked_messages, audited, recompute_request, set_aside, '
-        "rollup, rollup_dirty, pruned, quarantine, quarantine_count, consumer_lag, consumer_group, "
+        "rollup, rollup_dirty, pruned, quarantine, quarantine_count, consumer_lag, consumer_group, cluster_group, "
         "incident, incident_change, outbox, pending_breach, judged_windows, silence, receiver, lease, "
         "login_user, login_session, report_run, audit_trail, dag_run, task_try, tap, tap_tally, tap_unreadable"
     )
@@ -377,8 +377,11 @@ def _consumer_groups() -> None:
         bigint("asked_at", "epoch ms: time of the newest query"),
         bigint("offsets", "log end - committed at that time; null: unknown", null=True),
         bigint("offsets_max", "highest in the minute", null=True),
-        bigint("behind_ms", "asked_at - event time at the committed offset; 0: no lag; null: unknown", null=True),
+        bigint(
+            "behind_ms", "asked_at - time of the record at the committed offset; 0: no lag; null: unknown", null=True
+        ),
         bigint("behind_max_ms", "highest in the minute", null=True),
+        text("basis", "what behind_ms is by: event-time or timestamp; null: neither", null=True),
         bigint("in_flight", "of a queue: messages received and not deleted", null=True),
         bigint("in_flight_max", "highest in the minute", null=True),
         bigint("committed", "offset at asked_at; null: none, or a queue", null=True),
@@ -423,6 +426,16 @@ def _consumer_groups() -> None:
         integer("assigned", "partitions assigned to its members in total"),
         text("protocol", "classic, or consumer: KIP-848"),
         comment="Consumer groups as their coordinators describe them. Writer: consumer lag watch.",
+    )
+    op.create_table(
+        "cluster_group",
+        text("cluster", "empty: that of lagloss's own topics", key=True),
+        text("consumer_group", key=True),
+        bigint("asked_at", "epoch ms"),
+        jsonb("pipelines", "names of the pipelines whose definitions name it"),
+        binary("document", "lagloss_server.groups.cluster_groups.ClusterGroup as JSON"),
+        comment="Every consumer group of the clusters as it was read last. Writer: consumer lag watch.",
+        **REPLACED_OFTEN,
     )
 
 

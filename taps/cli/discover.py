@@ -19,7 +19,8 @@ from lagloss_server.cli.options import DataDir, demand
 from lagloss_server.groups.consumer_groups import ConsumerGroups
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.taps import GroupId, TopicName
-from taps.clusters import cluster_of, registry_of
+from lagloss_server.net.schema_registry import registry_of
+from taps.clusters import cluster_of
 from taps.discovery import TopicGuess, as_yaml, propose
 from taps.sample import read_between, read_newest
 from taps.topic_reader import TopicReader

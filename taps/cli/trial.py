@@ -25,7 +25,8 @@ from lagloss_server.model.expressions import ConditionExpression, IdExpression, 
 from lagloss_server.model.message_ids import readable_id
 from lagloss_server.model.taps import FORMATS, Extraction, Format, read_schema
 from lagloss_server.model.window import rfc3339
-from taps.clusters import cluster_of, registry_of
+from lagloss_server.net.schema_registry import registry_of
+from taps.clusters import cluster_of
 from taps.sample import Sample, read_newest
 from taps.topic_reader import TopicReader
 

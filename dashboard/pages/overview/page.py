@@ -13,8 +13,8 @@ from dash import html
 from dashboard.pages import notices
 from dashboard.pages.base import Part, live
 from dashboard.pages.overview import parts as overview_parts
-from dashboard.pages.overview.parts import PageOf
 from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit
+from dashboard.pages.paging import PageOf, chosen_page, pager
 from dashboard.queries.overview import Overview, detailed
 from dashboard.queries.pipeline_status import Order, PipelineStatus, State
 from dashboard.request import links
@@ -27,7 +27,6 @@ _FIND: Final = "overview-find"
 _STATES: Final = "overview-states"
 _ROWS: Final = "overview-rows"
 _PAGER: Final = "overview-pager"
-_MAX_DIGITS: Final = 8
 
 
 def frame(_params: Mapping[str, str], address: Address) -> Part:
@@ -86,7 +85,7 @@ def _notice(listed: OverviewRead, visit: Visit) -> Part:
 def _filters(listed: OverviewRead, visit: Visit) -> Part:
     address = visit.address
     states = overview_parts.state_filter(listed.overview, address, chosen_state(address))
-    return [states, overview_parts.pager(listed.page, address, "top")]
+    return [states, pager(listed.page, "pipeline", address, "top")]
 
 
 def _rows(listed: OverviewRead, visit: Visit) -> Part | None:
@@ -108,12 +107,6 @@ def chosen_order(address: Address) -> Order:
     return Order(order) if order in set(Order) else Order.WORST
 
 
-def chosen_page(address: Address) -> int:
-    """Return the page that the address asks for, counted from 1."""
-    number = address.query.get("page", "")
-    return int(number) if number.isdecimal() and len(number) < _MAX_DIGITS else 1
-
-
 def looked_for(address: Address, text: str | None) -> Address:
     """Return where a text to find leads: to the first page of what matches it. One that the address has leads nowhere:
     it came from there."""
@@ -132,7 +125,7 @@ PAGE: Final = Page(
         Panel(_ROWS, _rows, LIGHT),
         Panel(_TITLE, lambda listed, _visit: overview_parts.totals(listed.overview), blank=""),
         Panel(_STATES, _filters),
-        Panel(_PAGER, lambda listed, visit: overview_parts.pager(listed.page, visit.address, "foot")),
+        Panel(_PAGER, lambda listed, visit: pager(listed.page, "pipeline", visit.address, "foot")),
     ),
     controls=(Control(_FIND, lambda address: address.query.get("q", ""), looked_for),),
     stamp=lambda visit: visit.services.overview().now_s,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import dash_mantine_components as dmc
@@ -68,26 +67,6 @@ _COLUMNS: Final[Mapping[str, Order | None]] = {
     "Newest minute": Order.NEWEST,
 }
 """And what their heads order by."""
-PAGE_SIZE: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class PageOf:
-    """A page of `PAGE_SIZE` of the `matching` pipelines; beyond the last one, that."""
-
-    asked: int
-    matching: int
-
-    @property
-    def last(self) -> int:
-        return max(1, -(-self.matching // PAGE_SIZE))
-
-    @property
-    def number(self) -> int:
-        return min(max(self.asked, 1), self.last)
-
-    def rows(self, chosen: Sequence[PipelineStatus]) -> Sequence[PipelineStatus]:
-        return chosen[(self.number - 1) * PAGE_SIZE : self.number * PAGE_SIZE]
 
 
 def totals(overview: Overview) -> str:
@@ -122,23 +101,6 @@ def nothing_matches(address: Address, text: str, chosen: State | None) -> Part:
     everything = address.asking(q=None, state=None, page=None).href
     summary = [f"No pipeline matches: {' and '.join(criteria)}. ", dmc.Anchor("Show all pipelines", href=everything)]
     return alert("No matches", summary, "blue", "∅")
-
-
-def pager(page: PageOf, address: Address, place: str) -> Part:
-    """Return which of the matching pipelines are shown, `1–100 of 10,000 pipelines`, and links to the other pages; None
-    where all are. `place`: of the two on the page, the one at its top or at its foot."""
-    if page.last == 1:
-        return None
-    first = (page.number - 1) * PAGE_SIZE
-    rows = f"{fmt.count(first + 1)}–{fmt.count(min(first + PAGE_SIZE, page.matching))}"
-    shown = dmc.Text(f"{rows} of {fmt.counted(page.matching, 'pipeline')}", size="sm")
-    ways = {"first": 1, "previous": page.number - 1, "next": page.number + 1, "last": page.last}
-    links_ = [
-        dmc.Anchor(way, href=address.asking(page=str(number) if number > 1 else None).href, size="sm")
-        for way, number in ways.items()
-        if 1 <= number <= page.last and number != page.number
-    ]
-    return html.Nav(dmc.Group([shown, *links_], gap="sm", mt="sm"), **aria(label=f"pages of pipelines, {place}"))
 
 
 def _head(name: str, by: Order | None, address: Address, order: Order) -> Part:

@@ -1,4 +1,4 @@
-"""Messages of Kafka's protocol that kafka-python does not have: descriptions of groups of KIP-848.
+"""Messages of Kafka's protocol that kafka-python does not have: descriptions of groups of KIP-848, and of share groups.
 
 The JSON files are Kafka's own, of its clients' jar (`common/message`), under its licence.
 """
@@ -17,4 +17,20 @@ class ConsumerGroupDescribeRequest(ApiMessage, load_json=_HERE):  # type: ignore
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=_HERE):  # type: ignore[misc, call-arg]
+    pass
+
+
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_HERE):  # type: ignore[misc, call-arg]
+    pass
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_HERE):  # type: ignore[misc, call-arg]
+    pass
+
+
+class ShareGroupDescribeRequest(ApiMessage, load_json=_HERE):  # type: ignore[misc, call-arg]
+    pass
+
+
+class ShareGroupDescribeResponse(ApiMessage, load_json=_HERE):  # type: ignore[misc, call-arg]
     pass

@@ -260,9 +260,10 @@ class ConsumerLagRow(Base):
     offsets: Mapped[int | None] = mapped_column(comment="log end - committed at that time; null: unknown")
     offsets_max: Mapped[int | None] = mapped_column(comment="highest in the minute")
     behind_ms: Mapped[int | None] = mapped_column(
-        comment="asked_at - event time at the committed offset; 0: no lag; null: unknown"
+        comment="asked_at - time of the record at the committed offset; 0: no lag; null: unknown"
     )
     behind_max_ms: Mapped[int | None] = mapped_column(comment="highest in the minute")
+    basis: Mapped[str | None] = mapped_column(comment="what behind_ms is by: event-time or timestamp; null: neither")
     in_flight: Mapped[int | None] = mapped_column(comment="of a queue: messages received and not deleted")
     in_flight_max: Mapped[int | None] = mapped_column(comment="highest in the minute")
     committed: Mapped[int | None] = mapped_column(comment="offset at asked_at; null: none, or a queue")
@@ -299,6 +300,20 @@ class ConsumerGroupRow(Base):
     members: Mapped[int] = mapped_column(Integer, comment="consumers in it")
     assigned: Mapped[int] = mapped_column(Integer, comment="partitions assigned to its members in total")
     protocol: Mapped[str] = mapped_column(comment="classic, or consumer: KIP-848")
+
+
+class ClusterGroupRow(Base):
+    __tablename__ = "cluster_group"
+    __table_args__ = {
+        "comment": "Every consumer group of the clusters as it was read last. Writer: consumer lag watch.",
+        **REPLACED_OFTEN,
+    }
+
+    cluster: Mapped[str] = mapped_column(primary_key=True, comment="empty: that of lagloss's own topics")
+    consumer_group: Mapped[str] = mapped_column(primary_key=True)
+    asked_at: Mapped[int] = mapped_column(comment="epoch ms")
+    pipelines: Mapped[list[Any]] = mapped_column(comment="names of the pipelines whose definitions name it")
+    document: Mapped[bytes] = mapped_column(comment="lagloss_server.groups.cluster_groups.ClusterGroup as JSON")
 
 
 _OF_WINDOWS = "of windows, with this verdict"

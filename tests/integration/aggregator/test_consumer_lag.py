@@ -20,7 +20,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay
 
 from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.consumer_lag.rows import keep
-from aggregator.consumer_lag.watch import ConsumerLagWatch
+from aggregator.consumer_lag.watch import ConsumerLagWatch, WatchedGroups
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag
 from aggregator.set_aside import SetAside
@@ -292,7 +292,11 @@ def test_a_watch_goes_on_where_a_broker_is_away_and_ends_at_once(store: Store) -
     metrics = AggregatorMetrics()
     away = f"127.0.0.1:{choose_port('nobody')}"
     watch = ConsumerLagWatch(
-        away, store.engine, lambda: [NodeGroup("orders", "mid", "orders.mid")], metrics, SetAside(store.engine)
+        away,
+        store.engine,
+        lambda: WatchedGroups([NodeGroup("orders", "mid", "orders.mid")]),
+        metrics,
+        SetAside(store.engine),
     )
     watch.start()
     wait_for(lambda: failures(metrics) == 1, what="a failure that is counted")
@@ -310,7 +314,7 @@ def test_a_round_that_fails_is_counted_and_the_next_is_right(
     group.send(2)
     group.take(1)
 
-    def fail(_groups: object) -> None:
+    def fail(_groups: object, _expressions: object) -> None:
         raise KafkaException("away")
 
     with monkeypatch.context() as patch:
@@ -328,12 +332,14 @@ def test_a_group_that_cannot_be_read_or_stored_is_set_aside_alone(
     bad = [NodeGroup("orders", f"odd-{at}", f"{group.topic}.odd-{at}") for at in range(2)]
     wanted, aside = [bad[0], group.of, bad[1]], SetAside(store.engine)
     make_days_ahead(store.engine, time.time())
-    watch = ConsumerLagWatch(group.bootstrap, store.engine, lambda: wanted, AggregatorMetrics(), aside)
+    watch = ConsumerLagWatch(
+        group.bootstrap, store.engine, lambda: WatchedGroups(wanted, patterns="none"), AggregatorMetrics(), aside
+    )
     group.send(2)
     group.take(1)
     whole, asked = group.lags.read, list[set[str]]()
 
-    def read(groups: Collection[NodeGroup]) -> tuple[int, list[PartitionLag]]:
+    def read(groups: Collection[NodeGroup], _expressions: object = None) -> tuple[int, list[PartitionLag]]:
         asked.append({each.node for each in groups})
         odd = [each for each in groups if each in bad]
         if odd and fails == "reading":
@@ -405,7 +411,13 @@ def test_a_running_aggregator_watches_the_groups_that_definitions_name(
 def watching(group: Group, store: Store, metrics: AggregatorMetrics) -> ConsumerLagWatch:
     """A watch whose rounds are the test's."""
     make_days_ahead(store.engine, time.time())
-    return ConsumerLagWatch(group.bootstrap, store.engine, lambda: [group.of], metrics, SetAside(store.engine))
+    return ConsumerLagWatch(
+        group.bootstrap,
+        store.engine,
+        lambda: WatchedGroups([group.of], patterns="none"),
+        metrics,
+        SetAside(store.engine),
+    )
 
 
 def highest(values: Any) -> int | None:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from aggregator.consumer_lag.queues import QueueLags
-from aggregator.consumer_lag.watch import ConsumerLagWatch
+from aggregator.consumer_lag.watch import ConsumerLagWatch, WatchedGroups
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import QUEUES, NodeGroup, PartitionLag
 from aggregator.set_aside import SetAside
@@ -56,7 +56,9 @@ def test_messages_that_wait_and_are_in_flight_are_counted_by_boto3s_own_environm
 def test_they_are_kept_with_those_of_consumer_groups(group: NodeGroup, store: Store, kafka_bootstrap: str) -> None:
     make_days_ahead(store.engine, time.time())
     metrics = AggregatorMetrics()
-    watch = ConsumerLagWatch(kafka_bootstrap, store.engine, lambda: [group], metrics, SetAside(store.engine))
+    watch = ConsumerLagWatch(
+        kafka_bootstrap, store.engine, lambda: WatchedGroups([group], patterns="none"), metrics, SetAside(store.engine)
+    )
     watch.start()
     try:
         row = tables.ConsumerLagRow

@@ -321,7 +321,7 @@ def test_what_could_not_be_stored_is_judged_anew() -> None:
     (found,) = progress.judge(NOW_MS + 10_000, [lag], {})
     assert found.progress is not None
     assert (found.progress.deleted_since, found.progress.deleted) == (0, 4)
-    progress.forget(())
+    progress.forget_others(())
     (found,) = progress.judge(NOW_MS + 20_000, [lag], {})  # read again
     assert found.progress is not None
     assert found.progress.deleted_since == 4

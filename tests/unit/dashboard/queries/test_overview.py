@@ -16,7 +16,8 @@ from msgspec import structs
 
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
 from dashboard.pages.overview.page import looked_for
-from dashboard.pages.overview.parts import PAGE_SIZE, PageOf, pager, table, totals
+from dashboard.pages.overview.parts import table, totals
+from dashboard.pages.paging import PAGE_SIZE, PageOf, pager
 from dashboard.pages.printing import html_of, inside_link
 from dashboard.queries.condition import Condition, Freshness
 from dashboard.queries.condition import condition as condition_of
@@ -178,11 +179,11 @@ def test_pages_show_each_matching_pipeline_once(matching: int, asked: int) -> No
 
 def test_the_way_to_other_pages_keeps_what_is_chosen_and_says_how_many_there_are() -> None:
     here = Address("/", {"q": "p", "page": "2"})
-    drawn = html_of(pager(PageOf(2, 10_000), here, "top"))
+    drawn = html_of(pager(PageOf(2, 10_000), "pipeline", here, "top"))
     assert "101–200 of 10,000 pipelines" in drawn
     links = ["/?q=p", "/?q=p", "/?q=p&amp;page=3", "/?q=p&amp;page=100"]
     assert [part.partition('"')[0] for part in drawn.split('href="')[1:]] == links
-    assert pager(PageOf(1, PAGE_SIZE), here, "top") is None
+    assert pager(PageOf(1, PAGE_SIZE), "pipeline", here, "top") is None
 
 
 def cell(drawn: str, label: str) -> str:
