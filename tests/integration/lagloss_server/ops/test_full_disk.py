@@ -90,8 +90,8 @@ def test_a_full_disk_is_named_and_waited_for_and_all_comes_back_by_itself(jars: 
         write_until_refused(endpoints)
 
         waiting = [
-            f"Kafka waits: The disk of {small_disk}/kafka is full",
-            f"PostgreSQL waits: The disk of {small_disk}/postgres is full",
+            f"Kafka is not running: The disk of {small_disk}/kafka is full",
+            f"PostgreSQL is not running: The disk of {small_disk}/postgres is full",
         ]
         wait_until(lambda: all(line in up.said for line in waiting), 90, "that both servers wait")
         found = doctor(small_disk)
