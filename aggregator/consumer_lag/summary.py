@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from aggregator.node_groups import PartitionLag
 from lagloss_server.groups.cluster_groups import ClusterGroup, HottestPartition, Kind, NamedBy, TopicLag
 from lagloss_server.groups.consumer_groups import GroupDescription
-from lagloss_server.groups.velocity import STATUSES, Status, worst
-
-_WITHOUT_MEMBERS: Final[dict[Status | None, Status]] = {None: "stopped", "ok": "warning"}
-"""Status of a group with something waiting and no members, which is never well: `ok` is one whose commits go on without
-members, as those of Flink do."""
+from lagloss_server.groups.velocity import worst
 
 
 def summarize(
@@ -27,20 +22,21 @@ def summarize(
     """Return the summary of a group by the lags of all its partitions."""
     lag, hottest = _total(lags), _hottest(lags)
     progress = [lag.progress for lag in lags if lag.progress is not None]
+    commits_per_s = _sum(partition.velocity.commits_per_s for partition in progress)
     status = worst(partition.status for partition in progress)
-    if lag and not description.members:
-        status = _WITHOUT_MEMBERS.get(status, status)
+    if lag and not description.members and status in (None, "ok"):
+        status = "warning" if commits_per_s else "stopped"  # the commits of Flink, say, go on without members
     return ClusterGroup(
         cluster=cluster,
         group=name,
         kind=kind,
         state=description.state,
         members=description.members,
-        status=status if status in STATUSES else None,
+        status=status,
         lag=lag,
         behind_s=_behind_s(lag, hottest),
         basis=None if hottest is None else hottest.basis,
-        commits_per_s=_sum(partition.velocity.commits_per_s for partition in progress),
+        commits_per_s=commits_per_s,
         appends_per_s=_sum(partition.velocity.appends_per_s for partition in progress),
         loss_ms=min((partition.loss_ms for partition in progress if partition.loss_ms is not None), default=None),
         hottest=None

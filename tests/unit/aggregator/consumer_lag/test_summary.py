@@ -64,7 +64,7 @@ def test_each_topic_has_its_own_numbers_and_the_group_the_largest() -> None:
 
 @pytest.mark.parametrize(
     ("status", "members", "shown"),
-    [(None, 0, "stopped"), ("ok", 0, "warning"), ("stalled", 0, "stalled"), ("ok", 1, "ok"), (None, 1, None)],
+    [(None, 0, "stopped"), ("ok", 0, "stopped"), ("stalled", 0, "stalled"), ("ok", 1, "ok"), (None, 1, None)],
 )
 def test_a_group_with_something_waiting_and_no_members_is_never_ok(
     status: Status | None, members: int, shown: Status | None
