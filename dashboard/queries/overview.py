@@ -104,7 +104,7 @@ class HourDocument(TypedDict):
     loss_ratio: float | None
 
 
-class StatusDocument(TypedDict):
+class StandingDocument(TypedDict):
     """How a pipeline stands: see `PipelineStatus`. `budgets`: null if there was no message to judge."""
 
     pipeline: str
@@ -116,6 +116,11 @@ class StatusDocument(TypedDict):
     newest: MinuteDocument | None
     budgets: dict[Objective, BudgetDocument | None]
     open_incidents: IncidentCounts
+
+
+class StatusDocument(StandingDocument):
+    """How a pipeline stands, and its last hours."""
+
     hours: list[HourDocument]
 
 

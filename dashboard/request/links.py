@@ -13,6 +13,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window import rfc3339
 
 API: Final = "/api/v1"
+MCP: Final = "/mcp"
 OVERVIEW: Final = "/"
 ALERTS: Final = "/alerts"
 HEALTH: Final = "/health"

@@ -12,12 +12,13 @@ import structlog
 from dash.exceptions import DependencyException
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from dashboard.api.app import create_api
 from dashboard.login import protect
 from dashboard.login.guard import LIVE_PATH, METRICS_PATH
+from dashboard.mcp.endpoint import McpEndpoint
 from dashboard.pages import shell
 from dashboard.queries.services import Services
 from dashboard.reports.schedule.scheduler import Scheduler
@@ -42,15 +43,16 @@ _log = structlog.get_logger("lagloss.dashboard")
 
 
 def create_server(services: Services, scheduler: Scheduler | None = None) -> ASGIApp:
-    """Return pages at `/…`, the API below `/api/v1`, runbooks at `/runbooks/KIND`, and for machines `/readyz` and
-    `/healthz` (200, or 503 while PostgreSQL does not answer), `/livez` and `/metrics`; behind the login that is
-    configured. The scheduler runs for as long as it is served.
+    """Return pages at `/…`, the API below `/api/v1`, tools for agents at `/mcp`, runbooks at `/runbooks/KIND`, and for
+    machines `/readyz` and `/healthz` (200, or 503 while PostgreSQL does not answer), `/livez` and `/metrics`; behind
+    the login that is configured. The scheduler runs for as long as it is served.
 
     Raises:
         BadDefinition: the access file cannot be used.
     """
     turns = Turns()
     scoped = services.scoped()  # what answers people reads from this alone
+    agents = McpEndpoint(scoped)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -61,7 +63,8 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
         warming = asyncio.create_task(_keep_warm(services))
         servers = {"PostgreSQL": postgresql_of(services.store.engine)}
         with watching(turns, servers), turns.running(services.changes.loop):
-            yield
+            async with agents.running():
+                yield
         warming.cancel()
         await asyncio.to_thread(services.changes.stop)
         if scheduler is not None:
@@ -72,6 +75,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     metrics = DashboardMetrics()
     metrics.set_aside.counts = services.overviews.unreadable.counts
     server.router.routes.append(_mounted(links.API, create_api(scoped)))
+    server.router.routes.append(Route(links.MCP, agents))
     _add_plain_routes(server, services, turns, metrics)
     app = Index(
         "dashboard",

@@ -152,6 +152,15 @@ def access(words: typer.Context) -> None:
     _become("dashboard.access.cli", *words.args)
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def mcp(words: typer.Context) -> None:
+    """Serve read-only tools to an agent by the Model Context Protocol on stdin and stdout; see `lagloss mcp --help`."""
+    _become("dashboard.mcp.cli", *words.args)
+
+
 @app.command()
 def apply(
     files: Annotated[list[Path], typer.Argument(help="YAML files with one pipeline each", metavar="FILE...")],

@@ -47,6 +47,8 @@ from tests.support.window_documents import document, result_of, store_missing, s
 
 OURS, THEIRS, HUSHED = "red-orders", "blue-salaries", "blue-hushed"
 """The pipeline of the team that asks, the one that its members ask for, and one whose name they never heard."""
+ABSENT = "blue-nothing!"[: len(THEIRS)].replace("!", "x")
+"""A pipeline that is not there."""
 SECRET = "zyzzyva"
 """Stands in every text that is about blue's pipelines, and nowhere else."""
 ACCESS = """
@@ -282,6 +284,12 @@ def dashboard_of(world: TeamsWorld, bootstrap: str, folder: Path) -> Iterator[st
 def known_as(name: str, *groups: str) -> dict[str, str]:
     """What the proxy adds to the requests of a member of these groups."""
     return {"X-Forwarded-User": name, "X-Forwarded-Groups": ",".join(groups)}
+
+
+def secrets_in(answer: httpx2.Response) -> list[str]:
+    """What is in an answer that only the team blue may know: their texts, and names that nobody asked for."""
+    text = answer.text + answer.headers.get("content-disposition", "")
+    return [secret for secret in (SECRET, HUSHED) if secret in text]
 
 
 @contextmanager

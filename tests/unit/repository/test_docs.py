@@ -24,6 +24,8 @@ from alerting.metrics import AlertingMetrics
 from collector.metrics import CollectorMetrics
 from dashboard.access.cli import app as access_app
 from dashboard.access.policy import AccessFile, TeamSpec
+from dashboard.mcp.cli import app as mcp_app
+from dashboard.mcp.tools import TOOLS
 from dashboard.reports.cli import app as report_app
 from dashboard.reports.schedule.cli import app as reports_app
 from dashboard.web.metrics import DashboardMetrics
@@ -118,7 +120,14 @@ def commands_of(group: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-APART = {"access": access_app, "alerts": alerts_app, "reports": reports_app, "report": report_app, "tap": tap_app}
+APART = {
+    "access": access_app,
+    "alerts": alerts_app,
+    "mcp": mcp_app,
+    "report": report_app,
+    "reports": reports_app,
+    "tap": tap_app,
+}
 """Commands that are command lines of their own: see `lagloss_server.cli.main`."""
 PARSERS = commands_of(typer.main.get_command(app))
 COMMANDS = {
@@ -302,6 +311,21 @@ def test_the_map_of_the_tree_has_every_folder_and_no_other() -> None:
 def test_the_index_of_the_documentation_has_every_page() -> None:
     linked = {target.partition("#")[0] for _, target in LINK.findall(page("docs/README.md"))}
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= linked
+
+
+def test_llms_txt_leads_to_every_page_and_to_files_that_are_there() -> None:
+    targets = [target for _, target in LINK.findall(page("docs/llms.txt"))]
+    assert [target for target in targets if not (ROOT / "docs" / target).is_file()] == []
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= set(targets)
+    assert re.match(r"# .+\n\n> .+\n\n", page("docs/llms.txt"))  # llmstxt.org
+
+
+def test_the_page_about_agents_has_every_tool_with_its_arguments_and_no_other() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", page("docs/mcp.md").split("## Tools")[1], re.MULTILINE)
+    arguments = {
+        tool.name: {field.alias or name for name, field in tool.arguments.model_fields.items()} for tool in TOOLS
+    }
+    assert {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows} == arguments
 
 
 def test_the_index_of_decisions_has_every_one_in_order_with_its_title() -> None:

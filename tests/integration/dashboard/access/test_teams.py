@@ -25,6 +25,7 @@ from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 from tests.support.dashboards import until
 from tests.support.teams_world import (
+    ABSENT,
     HUSHED,
     OURS,
     RECEIVER,
@@ -33,12 +34,11 @@ from tests.support.teams_world import (
     TeamsWorld,
     definition,
     ids,
+    secrets_in,
     user,
     word,
 )
 
-ABSENT: Final = "blue-nothing!"[: len(THEIRS)].replace("!", "x")
-"""A pipeline that is not there."""
 ACTED_ON: Final = ("incident", "incident_change", "silence", "outbox", "recompute_request", "pipeline", "token")
 
 
@@ -115,6 +115,7 @@ OTHERS: Final = {
     "DELETE /api/v1/silences/{silence_id}",
     "POST /api/v1/receivers/{name}/test",
     "ANY /_dash-ws-callback",
+    "ANY /mcp",
 }
 """Tried by tests of their own."""
 
@@ -146,12 +147,6 @@ def asked(
     hashed = f"{hash_id(ids(THEIRS if pipeline == ABSENT else pipeline)[3]):016x}"
     params = {name: hashed if value == "HASH" else value for name, value in query.items()}
     return client.request(method, path.format(pipeline=pipeline, start=world.start), params=params)
-
-
-def secrets_in(answer: httpx2.Response) -> list[str]:
-    """What is in an answer that only the team blue may know: their texts, and names that nobody asked for."""
-    text = answer.text + answer.headers.get("content-disposition", "")
-    return [secret for secret in (SECRET, HUSHED) if secret in text]
 
 
 @pytest.mark.parametrize("route", READS)
