@@ -20,8 +20,8 @@ from dashboard.mcp.arguments import (
     PipelineRange,
     WindowRange,
 )
-from dashboard.mcp.groups import GroupDocument, groups
 from dashboard.queries import alerts
+from dashboard.queries.cluster_groups import GroupFilters, read_groups
 from dashboard.queries.incident_documents import IncidentDocument, OpenIncidentDocument
 from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.message import MessageDocument, Where, read_message
@@ -35,6 +35,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.base.errors import IdsHidden, UnknownWindow
 from lagloss_server.base.times import parse_time_s
 from lagloss_server.blame.window_blame import WindowBlameDocument, blame_document, read_blame
+from lagloss_server.groups.cluster_groups import GroupDocument
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.window import PrintedWindow, rfc3339
 from lagloss_server.queries.named_messages import KeptMessages, NamedMessageDocument, read_kept
@@ -170,7 +171,7 @@ def _trace_message(services: Services, asked: OneMessage) -> Answer:
 
 
 class GroupsDocument(TypedDict):
-    """Consumer groups, worst first: see `GroupDocument`."""
+    """Consumer groups, worst first, named by a definition or not: see `GroupDocument`."""
 
     groups: list[GroupDocument]
 
@@ -178,7 +179,13 @@ class GroupsDocument(TypedDict):
 def _groups(services: Services, asked: OptionalPipeline) -> Answer:
     if asked.pipeline is not None:
         services.store.demand(asked.pipeline)
-    document: GroupsDocument = {"groups": groups(services.store, None if asked.pipeline is None else [asked.pipeline])}
+    now_s = time.time()
+    readings = [
+        reading
+        for reading in read_groups(services.store, GroupFilters()).matching
+        if asked.pipeline is None or any(named.pipeline == asked.pipeline for named in reading.group.named_by)
+    ]
+    document: GroupsDocument = {"groups": [reading.document(now_s) for reading in readings]}
     return Answer(document)
 
 
@@ -245,8 +252,8 @@ TOOLS: Final[tuple[Tool[Any], ...]] = (
     Tool(
         "groups",
         "Consumer groups",
-        "List consumer groups, worst first: state, members, lag, age of the first unread record, and time until "
-        "retention deletes unread records.",
+        "List all consumer groups of Kafka, named by a definition or not, worst first: state, members, lag, age of the "
+        "first unread record, and time until retention deletes unread records. With `pipeline`, those that it names.",
         OptionalPipeline,
         GroupsDocument,
         _groups,

@@ -18,11 +18,15 @@ import httpx2
 from sqlalchemy import JSON, BigInteger, Boolean, Connection, DateTime, Double, Integer, LargeBinary, Table, Uuid
 from sqlalchemy.types import ARRAY
 
+from aggregator.consumer_lag.summary import summarize
+from aggregator.node_groups import NodeGroup, PartitionLag
 from dashboard.request.current_user import Person, answer_for
 from dashboard.request.grants import Grants
 from dashboard.web.server import create_server
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import hash_id
+from lagloss_server.groups.cluster_groups import ClusterGroup, NamedBy, keep_cluster_groups
+from lagloss_server.groups.consumer_groups import GroupDescription
 from lagloss_server.incidents import actions
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window import rfc3339
@@ -238,14 +242,23 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
             task = StateAt("failed", due_ms + 1, due_ms, due_ms + 1)
             run = RunReport(dag, f"{word(pipeline)}-run", due_ms, task=f"{word(pipeline)}-task", task_event=task)
             record(connection, [(pipeline, run)])
+            named_by = [NamedBy(pipeline, "mid")]
+            keep_cluster_groups(connection, START_S * 1_000, [group(f"{word(pipeline)}-group", named_by)])
     with store.engine.begin() as connection:
         store_receiver(connection, RECEIVER)
+        keep_cluster_groups(connection, START_S * 1_000, [group(f"{SECRET}-unnamed", [])])
         store_leader(connection, "alerter-1", datetime.now(UTC))
     silences = {
         "theirs": _silence(store, f"pipeline={THEIRS}", "kind=lag"),
         "of all": _silence(store, f"pipeline=~{OURS}|{HUSHED}", "kind=lag"),
     }
     return TeamsWorld(store, incidents, silences)
+
+
+def group(name: str, named_by: Sequence[NamedBy]) -> ClusterGroup:
+    """A consumer group with something unread."""
+    lags = [PartitionLag(NodeGroup("", "", name), f"{name}-topic", 0, 3, 1_500, basis="timestamp")]
+    return summarize("", name, "consumer", GroupDescription("Stable", 1), lags, named_by)
 
 
 def _incident(connection: Connection, pipeline: str) -> UUID:
