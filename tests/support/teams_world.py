@@ -243,7 +243,8 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
             run = RunReport(dag, f"{word(pipeline)}-run", due_ms, task=f"{word(pipeline)}-task", task_event=task)
             record(connection, [(pipeline, run)])
             named_by = [NamedBy(pipeline, "mid")]
-            keep_cluster_groups(connection, START_S * 1_000, [group(f"{word(pipeline)}-group", named_by)])
+            name = "plain-group" if pipeline == OURS else f"{word(pipeline)}-{pipeline}"
+            keep_cluster_groups(connection, START_S * 1_000, [group(name, named_by)])
     with store.engine.begin() as connection:
         store_receiver(connection, RECEIVER)
         keep_cluster_groups(connection, START_S * 1_000, [group(f"{SECRET}-unnamed", [])])
