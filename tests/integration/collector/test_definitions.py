@@ -158,7 +158,7 @@ def test_the_schema_accepts_what_is_stored(collector: Collector, pipeline: str) 
     stored = collector.client.get(f"/v1/pipelines/{pipeline}").json()["definition"]
     assert set(stored) == set(schema["properties"])
     target = schema["$defs"]["LagSla"]["properties"]["target"]
-    assert (target["type"], target["default"]) == ("string", "5000ms")
+    assert (target["type"], target["default"]) == ("string", "5s")
 
 
 def test_a_token_opens_its_pipeline_and_no_other(collector: Collector, pipeline: str) -> None:
