@@ -14,6 +14,7 @@ from collector.services import CollectorServices, ask, body_document, media_type
 from lagloss_server.base.errors import BadDefinition, TooManyVersions, UnknownPipeline
 from lagloss_server.base.fields import Name
 from lagloss_server.base.invalid import Invalid, write_path
+from lagloss_server.model.defaults import Defaults
 from lagloss_server.model.definition import Definition, PipelineDocument, parse_definition
 from lagloss_server.net.problem_details import Problem, busy, documented
 from lagloss_server.net.responses import JSON, Json, json_content
@@ -50,7 +51,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         "/v1/pipelines/{name}",
         responses=documented(400, 401, 403, 413, 415, 422, 429, 503)
         | {201: {"content": json_content(PipelineDocument), "description": "A new version"}},
-        openapi_extra=body_document({YAML: {"type": "string"}, JSON: _schema()}),
+        openapi_extra=body_document({YAML: {"type": "string"}, JSON: _schema(Definition)}),
     )
     async def put_pipeline(name: Name, request: Request) -> Json[PipelineDocument]:
         """Store a definition, like `lagloss apply`: 201 with the new version, 200 if nothing changed."""
@@ -64,7 +65,12 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
     @app.get("/v1/schemas/pipeline.json")
     async def pipeline_schema() -> Json[dict[str, Any]]:
         """Return the JSON Schema of a pipeline's definition, for editors."""
-        return Json(_schema())
+        return Json(_schema(Definition))
+
+    @app.get("/v1/schemas/defaults.json")
+    async def defaults_schema() -> Json[dict[str, Any]]:
+        """Return the JSON Schema of defaults for definitions, which `lagloss apply` reads, for editors."""
+        return Json(_schema(Defaults))
 
 
 class Definitions:
@@ -170,7 +176,7 @@ def parsed(body: bytes) -> Definition:
         ) from None
 
 
-def _schema() -> dict[str, Any]:
+def _schema(model: type[Definition] | type[Defaults]) -> dict[str, Any]:
     # the mode in which durations are the text that people write
-    schema = Definition.model_json_schema(mode="serialization")
+    schema = model.model_json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

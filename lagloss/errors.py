@@ -20,6 +20,8 @@ from typing import ClassVar, Final
 EXIT_OK: Final = 0
 EXIT_BREACHED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_WOULD_CHANGE: Final = 2
+"""Of `lagloss apply --check`, by the convention of `terraform plan`; a usage error has a message on stderr, too."""
 EXIT_UNREACHABLE: Final = 3
 EXIT_NOT_ENOUGH_DATA: Final = 4
 

@@ -7,6 +7,7 @@ A class's docstring *is* its message: what was expected, what was found, what to
 LaglossError
 ├── UsageError                exit 2
 │   ├── BadDefinition
+│   ├── BadDefinitions
 │   ├── UnknownPipeline
 │   ├── TooManyVersions
 │   ├── UnknownToken
@@ -72,6 +73,10 @@ from lagloss.errors import EXIT_NOT_ENOUGH_DATA, LaglossError, ServerUnreachable
 
 class BadDefinition(UsageError):
     """{source}:{line}: {problem}"""
+
+
+class BadDefinitions(UsageError):
+    """{count} errors in definitions:{problems}"""
 
 
 class UnknownPipeline(UsageError):

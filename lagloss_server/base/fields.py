@@ -57,6 +57,13 @@ def parse_duration_ms(text: object) -> int:
     return round(float(match[1]) * _UNIT_MS[match[2]])
 
 
+def write_duration(ms: int) -> str:
+    """Write milliseconds as `parse_duration_ms` reads them, in the largest unit that has no fraction: `90s`, `1h`."""
+    if ms == 0:
+        return "0s"
+    return next(f"{ms // size}{unit}" for unit, size in reversed(_UNIT_MS.items()) if ms % size == 0)
+
+
 def _bounded(text: object) -> int:
     duration_ms = parse_duration_ms(text)
     if duration_ms > MAX_DURATION_MS:
@@ -71,7 +78,7 @@ def _above_zero(ms: int) -> int:
 
 
 DurationMs = Annotated[
-    int, BeforeValidator(_bounded), PlainSerializer(lambda ms: f"{ms}ms", return_type=str, when_used="json")
+    int, BeforeValidator(_bounded), PlainSerializer(write_duration, return_type=str, when_used="json")
 ]
 """A duration as text, kept in milliseconds."""
 PositiveMs = Annotated[DurationMs, AfterValidator(_above_zero)]

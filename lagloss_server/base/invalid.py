@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -21,8 +21,9 @@ Path = tuple[str | int, ...]
 _PLAIN_KEY: Final = re.compile(r"[^\W\d][\w:-]*")
 _MAPPING: Final = "a mapping"
 _LIST: Final = "a list"
+_TEXT: Final = "text"
 _KINDS: Final = {
-    **dict.fromkeys(("string_type", "string_sub_type", "string_unicode", "invalid_key", "path_type"), "text"),
+    **dict.fromkeys(("string_type", "string_sub_type", "string_unicode", "invalid_key", "path_type"), _TEXT),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "an integer"),
     **dict.fromkeys(("float_type", "float_parsing", "finite_number", "decimal_type", "decimal_parsing"), "a number"),
@@ -55,10 +56,12 @@ _SHOWN: Final = frozenset({"literal_error", "enum"})
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """A problem at a location in a document; `problem`: what was expected, and what was found."""
+    """A problem at a location in a document; `problem`: what was expected, and what was found; `wants_text`: text was
+    expected there."""
 
     path: Path
     problem: str
+    wants_text: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{write_path(self.path)}: {self.problem}"
@@ -127,7 +130,8 @@ def _most_telling(related: Sequence[tuple[Path, ErrorDetails]], model: type[Base
         return Invalid(path, _problem(fitting[0], path, model))
     expected = dict.fromkeys(_expected(error, path, model) for error in errors)
     shown = any(error["type"] in _SHOWN or error["type"].endswith("_parsing") for error in errors)
-    return Invalid(path, f"expected {', or '.join(expected)}, found {_found(errors[0], shown=shown)}")
+    wants_text = any(_KINDS.get(error["type"]) == _TEXT for error in errors)
+    return Invalid(path, f"expected {', or '.join(expected)}, found {_found(errors[0], shown=shown)}", wants_text)
 
 
 def _problem(error: ErrorDetails, path: Path, model: type[BaseModel] | None) -> str:

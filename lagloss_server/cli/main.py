@@ -26,6 +26,7 @@ from lagloss_server.base.invalid import explain, keys_given
 from lagloss_server.base.settings import ENV_PREFIX, Settings
 from lagloss_server.base.times import parse_time_s
 from lagloss_server.base.trace_links import TraceLinks
+from lagloss_server.cli import definitions
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, note_set_aside, open_store, out
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
@@ -161,19 +162,9 @@ def mcp(words: typer.Context) -> None:
     _become("dashboard.mcp.cli", *words.args)
 
 
-@app.command()
-def apply(
-    files: Annotated[list[Path], typer.Argument(help="YAML files with one pipeline each", metavar="FILE...")],
-    data_dir: DataDir = None,
-) -> None:
-    """Validate pipeline definitions, then store them if all files are valid."""
-    from lagloss_server.model.definition import load_definition
-
-    definitions = [load_definition(path) for path in files]
-    with open_store(Settings.load(data_dir=data_dir)) as store:
-        for definition in definitions:
-            version = store.apply(definition)
-            typer.echo(f"{definition.name}: version {version}")
+app.command()(definitions.apply)
+app.command()(definitions.get)
+app.command()(definitions.delete)
 
 
 @app.command()

@@ -138,21 +138,7 @@ class Store:
         Raises:
             TooManyVersions: there are `max_per_day` of this pipeline from the last 24 hours.
         """
-        now_ms = int(time.time() * 1000) if now_ms is None else now_ms
-        with self.engine.begin() as connection:
-            connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
-            newest = _newest_version(connection, definition.name)
-            if newest is not None and newest.deleted_at is None and _is_same(newest, definition):
-                return int(newest.version)
-            if max_per_day is not None:
-                _demand_room(connection, definition.name, now_ms, max_per_day)
-            version = 1 if newest is None else newest.version + 1
-            connection.execute(
-                insert(tables.PipelineRow).values(
-                    name=definition.name, version=version, applied_at=now_ms, definition=as_document(definition)
-                )
-            )
-            audit.note(connection, "definition.apply", definition.name, [definition.name], version=version)
+        (version,) = self.change([definition], now_ms=now_ms, max_per_day=max_per_day)
         return version
 
     def delete(self, name: str, now_ms: int | None = None) -> None:
@@ -162,16 +148,26 @@ class Store:
         Raises:
             UnknownPipeline: with the names there are.
         """
-        table = tables.table_of(tables.PipelineRow)
+        self.change(deleted=[name], now_ms=now_ms)
+
+    def change(
+        self,
+        definitions: Sequence[Definition] = (),
+        deleted: Collection[str] = (),
+        *,
+        now_ms: int | None = None,
+        max_per_day: int | None = None,
+    ) -> list[int]:
+        """Store definitions as `apply` does and delete pipelines as `delete` does, all of it or, after an error, none;
+        return the version numbers of the definitions."""
         now_ms = int(time.time() * 1000) if now_ms is None else now_ms
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
-            newest = _newest_version(connection, name)
-            if newest is None or newest.deleted_at is not None:
-                raise self._unknown(name)
-            is_newest = (table.c.name == name) & (table.c.version == newest.version)
-            connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
-            audit.note(connection, "definition.delete", name, [name])
+            versions = [_apply(connection, definition, now_ms, max_per_day) for definition in definitions]
+            for name in deleted:
+                if not _delete(connection, name, now_ms):
+                    raise self._unknown(name)
+        return versions
 
     def pipelines(self, names: Collection[str] | None = None) -> ReadRows[StoredPipeline]:
         """Return the newest version of every pipeline that is not deleted, or of those of these names, by name."""
@@ -470,6 +466,34 @@ def _versions(table: Table) -> Select[Any]:
     """Select versions with the definition's text: what is not readable as JSON must not spoil the rows around it."""
     columns = (table.c.name, table.c.version, table.c.applied_at, table.c.deleted_at)
     return select(*columns, cast(table.c.definition, Text).label("definition"))
+
+
+def _apply(connection: Connection, definition: Definition, now_ms: int, max_per_day: int | None) -> int:
+    newest = _newest_version(connection, definition.name)
+    if newest is not None and newest.deleted_at is None and _is_same(newest, definition):
+        return int(newest.version)
+    if max_per_day is not None:
+        _demand_room(connection, definition.name, now_ms, max_per_day)
+    version = 1 if newest is None else newest.version + 1
+    connection.execute(
+        insert(tables.PipelineRow).values(
+            name=definition.name, version=version, applied_at=now_ms, definition=as_document(definition)
+        )
+    )
+    audit.note(connection, "definition.apply", definition.name, [definition.name], version=version)
+    return version
+
+
+def _delete(connection: Connection, name: str, now_ms: int) -> bool:
+    """Delete a pipeline; return False if it is unknown."""
+    newest = _newest_version(connection, name)
+    if newest is None or newest.deleted_at is not None:
+        return False
+    table = tables.table_of(tables.PipelineRow)
+    is_newest = (table.c.name == name) & (table.c.version == newest.version)
+    connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
+    audit.note(connection, "definition.delete", name, [name])
+    return True
 
 
 def _demand_room(connection: Connection, name: str, now_ms: int, max_per_day: int) -> None:

@@ -158,7 +158,27 @@ def test_the_schema_accepts_what_is_stored(collector: Collector, pipeline: str) 
     stored = collector.client.get(f"/v1/pipelines/{pipeline}").json()["definition"]
     assert set(stored) == set(schema["properties"])
     target = schema["$defs"]["LagSla"]["properties"]["target"]
-    assert (target["type"], target["default"]) == ("string", "5000ms")
+    assert (target["type"], target["default"]) == ("string", "5s")
+
+
+def test_there_is_a_schema_of_defaults_in_which_each_setting_can_be_left_out(collector: Collector) -> None:
+    schema = collector.client.get("/v1/schemas/defaults.json").json()
+    assert set(schema["properties"]) == {"apiVersion", "kind", "metadata", "spec"}
+    assert schema["$defs"]["DefaultsClass"]["required"] == ["match"]
+
+
+def test_defaults_are_no_pipeline(collector: Collector) -> None:
+    text = "{apiVersion: lagloss/v1, kind: Defaults, metadata: {name: a}, spec: [{match: {}}]}"
+    answer = collector.client.put("/v1/pipelines/a", content=text, headers=YAML)
+    assert answer.status_code == 422
+    assert "expected 'Pipeline', found 'Defaults'" in answer.json()["detail"]
+
+
+def test_a_body_of_several_documents_is_refused(collector: Collector, pipeline: str) -> None:
+    text = DEFINITION.replace("NAME", pipeline)
+    answer = collector.client.put(f"/v1/pipelines/{pipeline}", content=f"{text}---\n{text}", headers=YAML)
+    assert answer.status_code == 422
+    assert "expected a single document, found another one" in answer.json()["detail"]
 
 
 def test_a_token_opens_its_pipeline_and_no_other(collector: Collector, pipeline: str) -> None:

@@ -20,7 +20,7 @@ APPS: Final = {
     "dashboard": lambda: create_api(Services(Store("postgresql://nowhere/none"), Settings())),
     "collector": lambda: create_app("127.0.0.1:1"),
 }
-UNTYPED: Final = {("collector", "GET /v1/schemas/pipeline.json")}
+UNTYPED: Final = {("collector", f"GET /v1/schemas/{name}.json") for name in ("defaults", "pipeline")}
 """JSON that is declared as an object of any fields."""
 
 

@@ -37,7 +37,9 @@ from lagloss_server.cli.main import app
 from lagloss_server.incidents import receiver_check as rehearsal
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.model.alert_rules import Alerts
+from lagloss_server.model.defaults import Defaults, DefaultsClass, DefaultsMetadata
 from lagloss_server.model.definition import Definition, Metadata, PipelineSpec, parse_definition
+from lagloss_server.model.definition_plan import ApplyPlan, PlannedPipeline
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.nodes import NodeSpec
 from lagloss_server.net.schema_registry import FIELDS as REGISTRY_FIELDS
@@ -150,7 +152,7 @@ def code_in(text: str) -> list[str]:
 
 
 def example_definition() -> tuple[str, Definition]:
-    (text,) = re.findall(r"^```yaml\n(.*?)^```$", page("docs/definition.md"), re.MULTILINE | re.DOTALL)
+    text, _ = re.findall(r"^```yaml\n(.*?)^```$", page("docs/definition.md"), re.MULTILINE | re.DOTALL)
     return text, parse_definition(text, "definition.md")
 
 
@@ -246,6 +248,20 @@ def test_the_definition_page_has_every_key_with_its_default_and_no_other() -> No
     given = yaml.safe_load(example_definition()[0])
     for key, default in re.findall(r"^\| `(spec\.[\w.]+)` \| ([\d.]+\w*) \|", keys, re.MULTILINE):
         assert default == str(functools.reduce(lambda part, name: part[name], key.split("."), given)), key
+
+
+def test_the_definition_page_shows_defaults_that_can_be_used_and_has_every_key_of_them() -> None:
+    _, text = re.findall(r"^```yaml\n(.*?)^```$", page("docs/definition.md"), re.MULTILINE | re.DOTALL)
+    assert len(parse_yaml(Defaults, text, "definition.md").spec) == 2
+    (section,) = re.findall(r"^## Defaults\n(.*?)^## ", page("docs/definition.md"), re.MULTILINE | re.DOTALL)
+    keys = {f"metadata.{key}" for key in DefaultsMetadata.model_fields}
+    assert table_rows(section) == keys | {f"spec[].{key}" for key in DefaultsClass.model_fields}
+
+
+def test_the_gitops_page_has_every_key_of_a_plan() -> None:
+    rows = " ".join(re.findall(r"^\| (`.*?) \|", page("docs/gitops.md"), re.MULTILINE))
+    keys = {*ApplyPlan.__struct_fields__, *PlannedPipeline.__struct_fields__}
+    assert set(re.findall(r"\w+", rows)) == keys
 
 
 def test_every_kind_of_incident_has_a_runbook_that_alerting_leads_to_and_no_other() -> None:
