@@ -163,7 +163,8 @@ TASK = (
     b'{"reports": [{"dag": "d", "run_id": "r", "due_at": 1795250400, "run": {"state": "running", "at": "1795250400"},'
     b' "task": {"task": "t", "try": 2, "state": "failed", "at": "2026-11-21T08:40:00Z"}}]}'
 )
-LINEAGE = b'{"eventType": "START", "eventTime": "2026-11-21T08:40:00Z", "run": {"runId": "1", "facets": {}}}'
+LINEAGE = b"""{"eventType": "START", "eventTime": "2026-11-21T08:40:00Z", "job": {"name": "scores"},
+    "run": {"runId": "1", "facets": {}}}"""
 DEFINITION = b"""apiVersion: lagloss/v1
 kind: Pipeline
 metadata: {name: orders}
