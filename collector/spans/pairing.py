@@ -10,111 +10,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from collector.batches import Seen, can_wait
 from collector.spans.answer import UnusableSpan
 from collector.spans.kafka import NO_MESSAGE, KafkaSpan, Origin
-from lagloss.wire.traces import write_traceparent
+from collector.spans.messages import TRACE_BYTES, PairingScope, ProducedMessage, WaitingSpan, ids_of
 from lagloss_server.model.spans import SpanPoint
 
-MAX_MESSAGES: Final = 200_000
-"""Messages that consumers' spans can be paired with, some 600 bytes each."""
+MAX_MESSAGES: Final = 100_000
+"""Messages that consumers' spans can be paired with, some 700 bytes each."""
 MAX_WAITING: Final = 20_000
 """Spans that wait for the one that produced their message, some 1 KB each."""
 WAIT_S: Final = 600.0
 """An exporter tries for 5 minutes, by default, to send a span."""
 OUT_OF_RANGE: Final = "older than 7 days, or ahead of the clock"
-_TRACE_BYTES: Final = 16
-_WaitingKey = tuple[str, bytes | int, tuple[Origin, ...]]
-
-
-@dataclass(slots=True)
-class _Counted:
-    """The spans of a node that were of one message. A consumer may have both a span for receiving it and one for
-    processing it, which are one arrival; two of a kind are two."""
-
-    spans: set[bytes] = field(default_factory=set)
-    received: int = 0
-    processed: int = 0
-
-    @property
-    def arrivals(self) -> int:
-        return max(self.received, self.processed)
-
-    def add(self, span: KafkaSpan, number: int = 1) -> None:
-        if span.role == "receive":
-            self.received += number
-        elif span.role == "process":
-            self.processed += number
-
-
-@dataclass(slots=True)
-class _Message:
-    """A message as the span that produced it names it; `origins`: by what it is found."""
-
-    id: str
-    event_ms: float
-    traceparent: str | None
-    origins: tuple[Origin, ...]
-    nodes: dict[str, _Counted] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A span of a message that no span has produced yet, as far as is known."""
-
-    point: SpanPoint
-    span: KafkaSpan
-    origins: tuple[Origin, ...]
-    since_s: float
-    is_done: bool = False
-
-    @property
-    def key(self) -> _WaitingKey:
-        """The same for the same span of the same message."""
-        return self.point.node, self.span.context or id(self), self.origins
-
-
-@dataclass(slots=True)
-class _Scope:
-    """The messages of a topic, or of a side of the graph, of one pipeline, and the spans that wait for some; each also
-    in the order in which they came. `by_key`: the spans that wait, once each."""
-
-    messages: dict[Origin, _Message] = field(default_factory=dict)
-    order: deque[_Message] = field(default_factory=deque)
-    waiting: dict[Origin, dict[_WaitingKey, _Waiting]] = field(default_factory=dict)
-    waiting_order: deque[_Waiting] = field(default_factory=deque)
-    by_key: dict[_WaitingKey, _Waiting] = field(default_factory=dict)
-
-    def wait(self, waiting: _Waiting) -> bool:
-        """Let a span wait; return False if it does already: it was sent again."""
-        key = waiting.key
-        if key in self.by_key:
-            return False
-        self.by_key[key] = waiting
-        for origin in waiting.origins:
-            self.waiting.setdefault(origin, {})[key] = waiting
-        self.waiting_order.append(waiting)
-        return True
-
-    def release(self, waiting: _Waiting) -> None:
-        """End a span's waiting."""
-        key, waiting.is_done = waiting.key, True
-        del self.by_key[key]
-        for origin in waiting.origins:
-            others = self.waiting[origin]
-            del others[key]
-            if not others:
-                del self.waiting[origin]
-
-    def oldest_waiting(self) -> _Waiting | None:
-        while self.waiting_order and self.waiting_order[0].is_done:
-            self.waiting_order.popleft()
-        return self.waiting_order[0] if self.waiting_order else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +38,7 @@ class Paired:
     point: SpanPoint
     seen: tuple[Seen, ...]
     span: KafkaSpan
-    message: _Message
+    message: ProducedMessage
     has_waited: bool = False
 
     @property
@@ -151,7 +63,7 @@ class Pairing:
         self._wait_s = wait_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._scopes: dict[tuple[str, str], _Scope] = {}
+        self._scopes: dict[tuple[str, str], PairingScope] = {}
         self._messages = 0
         self._waiting = 0
 
@@ -162,6 +74,9 @@ class Pairing:
     def take_unpaired(self) -> int:
         """Return how many spans have waited in vain since this was last called."""
         with self._lock:
+            until_s = self._clock() - self._wait_s
+            for scope in self._scopes.values():
+                self._expire(scope, until_s)
             unpaired, self._unpaired = self._unpaired, 0
             return unpaired
 
@@ -172,34 +87,35 @@ class Pairing:
             UnusableSpan: its message cannot be known, or is of a time that is too long ago.
         """
         with self._lock:
-            scope = self._scopes.setdefault((pipeline, point.scope), _Scope())
-            self._expire(scope)
+            scope = self._scopes.setdefault((pipeline, point.scope), PairingScope())
+            self._expire(scope, self._clock() - self._wait_s)
             if point.begins:
                 return self._begin(pipeline, scope, point, span)
-            paired = []
+            paired, is_too_old = [], False
             for origins in _follows(point, span):
                 message = next((scope.messages[origin] for origin in origins if origin in scope.messages), None)
                 if message is None:
                     if not span.is_poll or point.delivered == "receive":
-                        self._wait(scope, _Waiting(point, span, origins, self._clock()))
+                        self._wait(scope, WaitingSpan(point, span, origins, self._clock()))
                 elif not can_wait(message.event_ms, time.time() * 1000, first=False):
-                    raise UnusableSpan(OUT_OF_RANGE)
+                    is_too_old = True
                 elif (beacons := _beacons(pipeline, point, span, message)) is not None:
                     paired.append(beacons)
+            if is_too_old and not paired:
+                raise UnusableSpan(OUT_OF_RANGE)
             return paired
 
     def undo(self, paired: Iterable[Paired]) -> None:
         """Forget that these were taken, since they did not arrive: their spans are sent again, or wait as before."""
         with self._lock:
             for beacons in paired:
-                span, counted = beacons.span, beacons.message.nodes[beacons.node]
-                counted.spans.discard(span.context)
-                counted.add(span, -1)
+                span = beacons.span
+                beacons.message.at(beacons.node).remove(span)
                 if beacons.has_waited:
                     scope = self._scopes[beacons.pipeline, beacons.point.scope]
-                    self._wait(scope, _Waiting(beacons.point, span, beacons.message.origins, self._clock()))
+                    self._wait(scope, WaitingSpan(beacons.point, span, beacons.message.origins, self._clock()))
 
-    def _begin(self, pipeline: str, scope: _Scope, point: SpanPoint, span: KafkaSpan) -> list[Paired]:
+    def _begin(self, pipeline: str, scope: PairingScope, point: SpanPoint, span: KafkaSpan) -> list[Paired]:
         message = self._produced(scope, point, span)
         own = _beacons(pipeline, point, span, message)
         paired = [] if own is None else [own]
@@ -212,16 +128,16 @@ class Pairing:
                     paired.append(replace(beacons, has_waited=True))
         return paired
 
-    def _produced(self, scope: _Scope, point: SpanPoint, span: KafkaSpan) -> _Message:
+    def _produced(self, scope: PairingScope, point: SpanPoint, span: KafkaSpan) -> ProducedMessage:
         """Return the message that a span produced; a new one if it is not known yet."""
         if point.id == "trace":
-            trace_id = span.context[:_TRACE_BYTES]
+            trace_id, _ = ids_of(span.context)
             origins: tuple[Origin, ...] = (trace_id,) if trace_id else ()
             name = trace_id.hex()
         else:
             # A topic that was deleted and made again has records of the same offsets, so the context comes first.
             origins = tuple(origin for origin in (span.context, span.record) if origin)
-            name = span.record or f"{span.context[:_TRACE_BYTES].hex()}-{span.context[_TRACE_BYTES:].hex()}"
+            name = span.record or "-".join(part.hex() for part in ids_of(span.context))
         if not origins:
             raise UnusableSpan(NO_MESSAGE)
         message = scope.messages.get(origins[0])
@@ -229,10 +145,7 @@ class Pairing:
             return message
         if not can_wait(span.started_ms, time.time() * 1000, first=True):
             raise UnusableSpan(OUT_OF_RANGE)
-        traceparent = None
-        if span.context:
-            traceparent = write_traceparent(span.context[:_TRACE_BYTES], span.context[_TRACE_BYTES:])
-        message = _Message(name, span.started_ms, traceparent, origins)
+        message = ProducedMessage(name, span.started_ms, span.context, origins)
         scope.messages.update(dict.fromkeys(origins, message))
         scope.order.append(message)
         self._messages += 1
@@ -251,7 +164,7 @@ class Pairing:
                     del scope.messages[origin]
             self._messages -= 1
 
-    def _wait(self, scope: _Scope, waiting: _Waiting) -> None:
+    def _wait(self, scope: PairingScope, waiting: WaitingSpan) -> None:
         self._waiting += scope.wait(waiting)
         if self._waiting > self._max_waiting:
             largest = max(self._scopes.values(), key=lambda scope: len(scope.by_key))
@@ -261,13 +174,12 @@ class Pairing:
                 self._release(largest, oldest)
                 self._unpaired += 1
 
-    def _expire(self, scope: _Scope) -> None:
-        until_s = self._clock() - self._wait_s
+    def _expire(self, scope: PairingScope, until_s: float) -> None:
         while (oldest := scope.oldest_waiting()) is not None and oldest.since_s < until_s:
             self._release(scope, oldest)
             self._unpaired += 1
 
-    def _release(self, scope: _Scope, waiting: _Waiting) -> None:
+    def _release(self, scope: PairingScope, waiting: WaitingSpan) -> None:
         scope.release(waiting)
         self._waiting -= 1
 
@@ -279,24 +191,23 @@ def _follows(point: SpanPoint, span: KafkaSpan) -> Iterator[tuple[Origin, ...]]:
     elif point.produces:
         if not span.context:
             raise UnusableSpan(NO_MESSAGE)
-        yield (span.context[:_TRACE_BYTES],)
+        yield (span.context[:TRACE_BYTES],)
     else:
         for origins in span.messages:
-            traces = [origin[:_TRACE_BYTES] for origin in origins if isinstance(origin, bytes)]
-            own = [span.context[:_TRACE_BYTES]] if len(span.messages) == 1 and span.context else []
+            traces = [origin[:TRACE_BYTES] for origin in origins if isinstance(origin, bytes)]
+            own = [span.context[:TRACE_BYTES]] if len(span.messages) == 1 and span.context else []
             yield tuple(dict.fromkeys((*traces, *own)))
 
 
-def _beacons(pipeline: str, point: SpanPoint, span: KafkaSpan, message: _Message) -> Paired | None:
+def _beacons(pipeline: str, point: SpanPoint, span: KafkaSpan, message: ProducedMessage) -> Paired | None:
     """Return the beacons that a span is of a message; None of one that was taken before, and if it shows nothing new.
 
     A producer's span that failed has sent nothing, and a consumer's has not delivered.
     """
-    counted = message.nodes.setdefault(point.node, _Counted())
+    counted = message.at(point.node)
     if span.context and span.context in counted.spans:
         return None
     arrivals = counted.arrivals
-    counted.spans.add(span.context)
     counted.add(span)
     seen = []
     for place in point.places:

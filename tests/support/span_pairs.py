@@ -27,8 +27,12 @@ class SpanBeacon(NamedTuple):
     observed_ms: float | None
 
 
+def text_of(*nodes: str) -> str:
+    return HEAD + "\n".join(f"  - {node}" for node in nodes)
+
+
 def definition_of(*nodes: str) -> Definition:
-    return parse_definition(HEAD + "\n".join(f"  - {node}" for node in nodes))
+    return parse_definition(text_of(*nodes))
 
 
 def parsed(spans: Sequence[TestSpan], media_type: str = JSON) -> list[KafkaSpan]:

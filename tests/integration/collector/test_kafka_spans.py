@@ -98,7 +98,7 @@ def test_the_collector_s_account_of_spans_is_never_complete(collector: Collector
     assert {report.final_through for report in reports if report.pipeline == spanned} <= {0}
 
 
-def test_spans_that_cannot_be_used_are_counted_by_reason(collector: Collector, spanned: str) -> None:
+def test_spans_that_cannot_be_used_are_counted_by_reason(collector: Collector, spanned: str, pipeline: str) -> None:
     java, python = INSTRUMENTATIONS["java"], INSTRUMENTATIONS["kafka-python"]
     spans = [
         produced(java, 7, now_ms(), service=f"{spanned}-shop"),
@@ -112,7 +112,7 @@ def test_spans_that_cannot_be_used_are_counted_by_reason(collector: Collector, s
     assert "1 of a service and topic that no definition names" in answer["errorMessage"]
     assert "1 without an offset, a link or a parent" in answer["errorMessage"]
     assert {block.checkpoint for block in blocks_of(collector, spanned)} == {"shop.in", "shop.out"}
-    token = new_token(collector, f"{spanned}-b")
+    token = new_token(collector, pipeline)
     refused = collector.client.post("/v1/traces", content=as_json(spans[:1]), headers={**JSON, **token})
     assert "needs another token" in refused.json()["partialSuccess"]["errorMessage"]
 

@@ -75,12 +75,14 @@ def test_events_of_dbt_are_runs_and_tasks_of_the_command_that_a_definition_names
     assert [(each.task, each.state) for each in run.tries] == [("db.main.jaffle_shop.customers", "failed")]
 
 
-def test_an_event_of_a_job_that_no_definition_names_is_refused_with_its_name(collector: Collector, dag: str) -> None:
+def test_an_event_of_a_job_that_no_definition_names_is_refused_with_its_name(
+    collector: Collector, dag: str, pipeline: str
+) -> None:
     answer = collector.client.post("/v1/lineage", json=dagster_step("COMPLETE", NOON))
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
     assert "scores_job.publish or scores_job" in answer.json()["detail"]
     own = {**dagster_step("COMPLETE", NOON), "job": {"namespace": "n", "name": dag}}
-    other = new_token(collector, f"{dag}-b")
+    other = new_token(collector, pipeline)
     assert collector.client.post("/v1/lineage", json=own, headers=other).status_code == 422
     assert collector.client.post("/v1/lineage", json=own).json() == {"accepted": 1, "ignored": 0}
 
