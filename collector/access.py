@@ -17,7 +17,8 @@ from limits import RateLimitItemPerSecond
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from collector.metadata_cache import ASK_AGAIN_S, KnownPipeline, MetadataCache, Snapshot
+from collector.metadata_cache import ASK_AGAIN_S, KnownPipeline, MetadataCache, Snapshot, SpanSource
+from lagloss_server.model.spans import SpanPoint
 from lagloss_server.net.clients import is_local, is_loopback
 from lagloss_server.net.problem_details import Problem, busy
 from lagloss_server.store.tokens import Scope, Token, recognise
@@ -27,6 +28,9 @@ RATE_WINDOW_S: Final = 10
 
 DEFINITIONS_RATE: Final = 16
 """KiB of definitions per second and pipeline, over as long. Reading one of 64 KiB can take 0.7 s."""
+
+MAX_UNNAMED: Final = 10_000
+"""Services and topics of spans that are remembered since no definition names them: each of them costs one query."""
 
 Need = Scope | Literal["delete"]
 """What a request is for; to delete a pipeline takes a token, whoever asks."""
@@ -55,6 +59,7 @@ class Access:
     def __init__(self, knowledge: MetadataCache, bind_address: str = "127.0.0.1") -> None:
         self.knowledge = knowledge
         self._trusts_local = is_loopback(bind_address)
+        self._unnamed: set[SpanSource] = set()
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def caller(self, request: Request) -> Caller:
@@ -155,6 +160,38 @@ class Access:
                 for dag in pipeline.dags:
                     names.setdefault(dag, []).append(name)
         return names
+
+    async def span_points(
+        self, caller: Caller, sources: Collection[SpanSource]
+    ) -> dict[SpanSource, list[tuple[KnownPipeline, SpanPoint]]]:
+        """Return, by what spans say, the points that definitions name and that this caller may send beacons of; an
+        empty list where all are of other callers. Sources that no definition names are left out; one that was not seen
+        before is looked up at once.
+
+        Raises:
+            Problem: 503 while the definition of the caller's pipeline is unreadable.
+        """
+        if self.knowledge.is_open:
+            return {}
+        snapshot = await self._snapshot()
+        new = {source for source in sources if source not in snapshot.span_points} - self._unnamed
+        if new:
+            if len(self._unnamed) + len(new) > MAX_UNNAMED:
+                self._unnamed.clear()
+            self._unnamed |= new
+            await self.knowledge.refresh(ASK_AGAIN_S)
+            snapshot = await self._snapshot()
+        if (unreadable := snapshot.waiting.get(caller.tenant)) is not None:
+            raise busy(f"{caller.tenant} is waiting: cannot read {unreadable}")
+
+        def may_send(name: str) -> bool:
+            return name == caller.tenant or (caller.token is None and name not in snapshot.guarded)
+
+        return {
+            source: [(pipeline, point) for pipeline, point in snapshot.span_points[source] if may_send(pipeline.name)]
+            for source in sources
+            if source in snapshot.span_points
+        }
 
     async def spend(self, caller: Caller, beacons: int, paid: int = 0) -> None:
         """Charge beacons, or the parts of a report, to the token's rate: those of a request, less what it has paid.

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from msgspec import UNSET, Struct, UnsetType
 
-from collector import beacons, definitions, intake, runs
+from collector import beacons, definitions, intake, runs, traces
 from collector.access import Access
 from collector.bodies import Bodies
 from collector.emitters import MAX_BUFFERED, Emitters
@@ -103,7 +103,7 @@ def create_app(
     app = FastAPI(title="lagloss collector", lifespan=lifespan, docs_url=None, redoc_url=None)
     problems.install(app, "the collector")
     app.add_middleware(OwnOrigins, origins=origins)
-    for resource in (beacons, intake, definitions, runs):
+    for resource in (beacons, traces, intake, definitions, runs):
         resource.add_routes(app, services)
 
     away = {"description": "Kafka or PostgreSQL cannot be reached", "content": json_content(Servers)}
@@ -174,6 +174,7 @@ def _services(bootstrap: str, access: Access, spool_dir: str, ack_timeout_s: flo
     metrics.emitters.set_function(lambda: len(services.emitters))
     metrics.waiting_bytes.set_function(lambda: services.writer.waiting_bytes)
     metrics.waiting_beacons.set_function(lambda: services.emitters.waiting_beacons)
+    metrics.waiting_spans.set_function(lambda: services.pairing.waiting)
     metrics.set_aside.counts = knowledge.unreadable.counts
     metrics.knowledge_age.set_function(lambda: 0.0 if knowledge.is_open else knowledge.age_s)
     return services

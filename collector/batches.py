@@ -64,10 +64,9 @@ def check(batch: BeaconBatch, known: KnownPipeline | None, positions: Sequence[i
         Problem: 422 that names the first beacon that cannot.
     """
     now_ms = time.time() * 1000
-    fits = event_time_fits if batch.first else is_placeable
     for index, seen_message in enumerate(batch.seen):
         position = positions[index] if positions else index
-        if not (fits(seen_message.event_ms, now_ms) and is_placeable(seen_message.event_ms - MARGIN_MS, now_ms)):
+        if not can_wait(seen_message.event_ms, now_ms, first=batch.first):
             detail = "expected an event_time within the last 7 days, and ahead of the clock by less than " + (
                 "60 s (at the first node)" if batch.first else "a day"
             )
@@ -78,6 +77,12 @@ def check(batch: BeaconBatch, known: KnownPipeline | None, positions: Sequence[i
         if known is not None and f"{batch.node}.{seen_message.place}" not in known.checkpoints:
             detail = f"expected a checkpoint of pipeline {known.name}, found {batch.node}.{seen_message.place}"
             raise Problem(422, "Bad beacon", detail, position=position, field="checkpoint")
+
+
+def can_wait(event_ms: float, now_ms: float, *, first: bool) -> bool:
+    """Return whether a beacon of this event time can be taken, and still be placed after it waited for the broker."""
+    fits = event_time_fits if first else is_placeable
+    return fits(event_ms, now_ms) and is_placeable(event_ms - MARGIN_MS, now_ms)
 
 
 def pack(batch: BeaconBatch, partitions: int) -> list[PackedBlock]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +12,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.spans import SpanPoint
 from lagloss_server.store import tokens
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.store import Store
@@ -31,6 +32,10 @@ STALE_S: Final = 10.0
 """From this age on, in seconds, /healthz fails: a token that was revoked meanwhile still holds."""
 
 
+SpanSource = tuple[str, str, bool]
+"""A service and a topic, and whether it produces to it, or consumes."""
+
+
 @dataclass(frozen=True, slots=True)
 class KnownPipeline:
     """A pipeline in its newest version; `checkpoints` are those of all readable versions together."""
@@ -43,6 +48,8 @@ class KnownPipeline:
     sample: int
     dags: frozenset[str] = frozenset()
     """Of the jobs that it names."""
+    span_points: tuple[SpanPoint, ...] = ()
+    """The spans of Kafka clients that are its beacons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,8 @@ class Snapshot:
     pipelines: Mapping[str, KnownPipeline] = field(default_factory=dict)
     waiting: Mapping[str, UnreadableRow] = field(default_factory=dict)
     """Pipelines whose newest definition is unreadable."""
+    span_points: Mapping[SpanSource, Sequence[tuple[KnownPipeline, SpanPoint]]] = field(default_factory=dict)
+    """What spans show, of all pipelines."""
 
 
 class MetadataCache:
@@ -144,13 +153,24 @@ class MetadataCache:
         definitions.look()
         self.unreadable.replace("token", snapshot.unreadable)
         self.unreadable.replace("definition", definitions.unreadable)
+        pipelines = {name: stored for name, stored in definitions.pipelines.items() if stored is not None}
         return Snapshot(
             taken_at,
             {token.id: token for token in snapshot if token.revoked_at_ms is None},
             frozenset(token.pipeline for token in snapshot) | {row.pipeline for row in snapshot.unreadable},
-            {name: stored for name, stored in definitions.pipelines.items() if stored is not None},
+            pipelines,
             definitions.waiting,
+            by_span_source(pipelines.values()),
         )
+
+
+def by_span_source(pipelines: Iterable[KnownPipeline]) -> dict[SpanSource, list[tuple[KnownPipeline, SpanPoint]]]:
+    """Return the points of these pipelines by the spans that show them."""
+    points: dict[SpanSource, list[tuple[KnownPipeline, SpanPoint]]] = {}
+    for pipeline in pipelines:
+        for point in pipeline.span_points:
+            points.setdefault((point.service, point.topic, point.produces), []).append((pipeline, point))
+    return points
 
 
 def _known(
@@ -167,5 +187,6 @@ def _known(
             frozenset(graph.nodes),
             version.definition.sample,
             frozenset(job.dag for job in version.definition.spec.jobs),
+            version.definition.span_points,
         )
     return before

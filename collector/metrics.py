@@ -39,9 +39,25 @@ class CollectorMetrics:
             "Beacons in the collector's own emitters waiting for the broker.",
             registry=self.registry,
         )
+        self.spans = Counter(
+            "lagloss_collector_spans",
+            "Spans, by what became of them: used, ignored, rejected, or unpaired with the span that produced them.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.waiting_spans = Gauge(
+            "lagloss_collector_waiting_spans",
+            "Spans of consumers that wait for the span that produced their message.",
+            registry=self.registry,
+        )
         self.set_aside = SetAsideCounts(self.registry)
         self.knowledge_age = Gauge(
             "lagloss_collector_knowledge_age_seconds",
             "Age of the cached tokens and definitions.",
             registry=self.registry,
         )
+
+    def count_spans(self, **outcomes: int) -> None:
+        """Count spans by their outcome."""
+        for outcome, number in outcomes.items():
+            self.spans.labels(outcome).inc(number)

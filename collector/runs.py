@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request
@@ -44,7 +43,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
     )
     async def post_task_runs(request: Request) -> Json[Recorded]:
         """Accept reports of DAG runs and tasks; 202 once stored. Repeated and reordered reports change nothing."""
-        return await services.answered("task-runs", request, lambda asking: runs.post(asking, read_reports))
+        return await services.answered("task-runs", request, runs.post)
 
     @app.post(
         "/v1/lineage",
@@ -53,8 +52,8 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document({JSON: {"type": "object", "required": ["eventTime"]}}),
     )
     async def post_lineage(request: Request) -> Json[Recorded]:
-        """Accept one OpenLineage event of Airflow's provider; others are reported as ignored."""
-        return await services.answered("lineage", request, lambda asking: runs.post(asking, openlineage.read_event))
+        """Accept one OpenLineage event of a run; one that is of no job of a definition is refused (422)."""
+        return await services.answered("lineage", request, runs.post_event)
 
     @app.get("/v1/pipelines/{name}/whole", responses=documented(401, 403, 404, 422, 503))
     async def get_whole(
@@ -74,19 +73,36 @@ class TaskRuns:
     def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
-    async def post(self, request: Request, read: Callable[[bytes], list[RunReport]]) -> Json[Recorded]:
+    async def post(self, request: Request) -> Json[Recorded]:
         services = self._services
         caller = await services.access.caller(request)
         media_type(request, JSON)
         async with services.body(request, caller, MAX_BATCH_BYTES) as body:
-            reports = await services.workers.run(caller.tenant, None, lambda: read(body))
+            reports = await services.workers.run(caller.tenant, None, lambda: read_reports(body))
+        count = await self._record(caller, reports)
+        return Json(Recorded(count, len(reports) - count), 202)
+
+    async def post_event(self, request: Request) -> Json[Recorded]:
+        services = self._services
+        caller = await services.access.caller(request)
+        media_type(request, JSON)
+        async with services.body(request, caller, MAX_BATCH_BYTES) as body:
+            reports = await services.workers.run(caller.tenant, None, lambda: openlineage.read_event(body))
+        count = await self._record(caller, reports)
+        if not count:
+            dags = " or ".join(dict.fromkeys(report.dag for report in reports))
+            detail = f"expected a job that a definition names as a `dag`, for this sender to report, found {dags}"
+            raise Problem(422, openlineage.NOT_USED, detail)
+        return Json(Recorded(count, 0), 202)
+
+    async def _record(self, caller: Caller, reports: list[RunReport]) -> int:
+        """Store the reports of DAGs that definitions name; return how many those are."""
         store = self._store()
         owned = await self._owned(caller, reports)
-        await services.access.spend(caller, len(owned))
+        await self._services.access.spend(caller, len(owned))
         if owned:
             await ask(lambda: _record(store, owned))
-        count = len({id(report) for _, report in owned})
-        return Json(Recorded(count, len(reports) - count), 202)
+        return len({id(report) for _, report in owned})
 
     async def whole(
         self, request: Request, name: str, from_: str, to: str, node: str | None

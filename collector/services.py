@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,7 @@ from fastapi import Request, Response
 from sqlalchemy.exc import DataError
 
 from collector.access import Access, Caller
+from collector.batches import BeaconBatch
 from collector.bodies import Bodies
 from collector.emitters import Emitters
 from collector.fairness import Workers
@@ -20,6 +22,7 @@ from collector.idempotency import Repeats
 from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
+from collector.spans.pairing import Pairing
 from lagloss.broker.topics import BEACONS
 from lagloss_server.base.errors import UnreadableDefinition
 from lagloss_server.net.problem_details import Problem, busy
@@ -43,6 +46,7 @@ class CollectorServices:
     repeats: Repeats
     metrics: CollectorMetrics
     workers: Workers
+    pairing: Pairing = field(default_factory=Pairing)
 
     def body(self, request: Request, caller: Caller, max_bytes: int) -> AbstractAsyncContextManager[bytes]:
         """Return the request's body as `Bodies.read` does, charged to its sender."""
@@ -51,6 +55,13 @@ class CollectorServices:
     async def work(self, caller: Caller, body: bytes, work: Callable[[], T], size: int = 0) -> T:
         """Return what `work` on a body returns, as `Workers.run` does. `size`: of what is in it, if that is more."""
         return await self.workers.run(caller.tenant, max(len(body), size), work)
+
+    async def emit(self, batch: BeaconBatch) -> None:
+        """Put a batch without a number by the collector's own emitter of its node, as `Emitters.put` does."""
+        started = time.perf_counter()
+        await self.emitters.put(batch)
+        self.metrics.acknowledgement.observe(time.perf_counter() - started)
+        self.metrics.beacons.inc(len(batch.seen))
 
     def partitions(self) -> int:
         """Return the number of partitions of the beacons topic; a Problem (503) while it is unknown."""
@@ -100,6 +111,11 @@ def media_type(request: Request, *expected: str) -> str:
     if type_ not in expected:
         raise Problem(415, "Unsupported media type", f"expected Content-Type {' or '.join(expected)}, found {type_!r}")
     return type_
+
+
+def same_request(request: Request, kind: str, body: bytes) -> bytes:
+    """Return what makes a request the same as another, by its content type and body."""
+    return b"\0".join((request.url.path.encode(), kind.encode(), body))
 
 
 def body_document(schemas: dict[str, Any]) -> dict[str, Any]:

@@ -691,7 +691,8 @@ def _verdict(
     """Rules 10 and 15: `loss`, or else `unknown`, if it is so for the side or for a destination of it with targets of
     its own."""
     sla, sources_complete = graph.definition.spec.sla, incomplete.isdisjoint(side.sources)
-    verdict: Verdict = "idle" if evidence.is_idle(side.sources) else "unknown"
+    is_idle = graph.spanned.isdisjoint(side.sources) and evidence.is_idle(side.sources)
+    verdict: Verdict = "idle" if is_idle else "unknown"
     if messages:
         verdict = _judge_loss(messages, lost, pending, sla.loss.max, sources_complete)
     verdicts = [verdict] + [

@@ -183,6 +183,7 @@ class Evidence:
         incomplete |= {tally.node for tally in self.tallies if tally.dropped > 0}
         incomplete |= set(quarantined) | self.changed
         incomplete |= {state.node for state in self.silent()}
+        incomplete |= graph.spanned
         accounted = {state.node for state in expected} | {tally.node for tally in self.tallies}
         return frozenset(node for node in graph.nodes if node in incomplete or node not in accounted)
 

@@ -8,10 +8,12 @@ without one N has no checkpoint but `N.in`, where a message is delivered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 from lagloss_server.model.nodes import NodeSpec
+
+T = TypeVar("T")
 
 AFTER: Final = "-new"
 """Ends the name of the node at which new ids begin."""
@@ -27,12 +29,18 @@ def cut_nodes(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
         if node.ids is None:
             specs.append(node)
         else:
-            sent = {place: tap for place, tap in node.taps.items() if _is_sent(node, place)}
-            taken_in = {place: tap for place, tap in node.taps.items() if place not in sent}
-            specs.append(node.model_copy(update={"to": (), "copy_": None, "taps": taken_in}))
+            taps, sent_taps = _parted(node, node.taps)
+            spans, sent_spans = _parted(node, node.spans)
+            specs.append(node.model_copy(update={"to": (), "copy_": None, "taps": taps, "spans": spans}))
             after = {"name": node.name + AFTER, "to": node.to, "copy": node.copy_, "description": node.description}
-            specs.append(NodeSpec.model_validate(after).model_copy(update={"taps": sent}))
+            specs.append(NodeSpec.model_validate(after).model_copy(update={"taps": sent_taps, "spans": sent_spans}))
     return specs
+
+
+def _parted(node: NodeSpec, places: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
+    """Return a node's entries by place in two: those of old ids, and those of new ones."""
+    sent = {place: entry for place, entry in places.items() if _is_sent(node, place)}
+    return {place: entry for place, entry in places.items() if place not in sent}, sent
 
 
 def _is_sent(node: NodeSpec, place: str) -> bool:

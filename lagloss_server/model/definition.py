@@ -23,6 +23,8 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
 from lagloss_server.model.nodes import NodeSpec, problem_of
+from lagloss_server.model.span_resolution import SpanProblem, span_points_of
+from lagloss_server.model.spans import SpanPoint
 from lagloss_server.model.tap_resolution import TapProblem, taps_of
 from lagloss_server.model.taps import Order, Tap
 from lagloss_server.model.window import rfc3339
@@ -165,8 +167,8 @@ class PipelineSpec(Strict):
 class Definition(Strict):
     """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms.
 
-    What follows from the fields (`graph`, `taps`) is computed once per object. Copies and pickles leave it out: a copy
-    may have other nodes, and an executor derives it again.
+    What follows from the fields (`graph`, `taps`, `span_points`) is computed once per object. Copies and pickles leave
+    it out: a copy may have other nodes, and an executor derives it again.
     """
 
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
@@ -190,11 +192,24 @@ class Definition(Strict):
         try:
             _ = self.taps
         except TapProblem as problem:
-            declared = {name for node in self.spec.nodes for name in (node.name, node.name + AFTER) if node.ids}
-            name = problem.node.removesuffix(AFTER) if problem.node in declared else problem.node
-            index = [node.name for node in self.spec.nodes].index(name)
-            refuse([(("spec", "nodes", index, "taps", problem.place), str(problem))])
+            refuse([(("spec", "nodes", self._index_of(problem.node), "taps", problem.place), str(problem))])
         return self
+
+    @model_validator(mode="after")
+    def _has_spans_that_can_be_used(self, info: ValidationInfo) -> Definition:
+        if info.context == _STORED:
+            return self
+        try:
+            _ = self.span_points
+        except SpanProblem as problem:
+            refuse([(("spec", "nodes", self._index_of(problem.node), "spans", problem.place), str(problem))])
+        return self
+
+    def _index_of(self, name: str) -> int:
+        """Return where a node of the graph was declared: those with new ids are two nodes there."""
+        declared = {name for node in self.spec.nodes for name in (node.name, node.name + AFTER) if node.ids}
+        name = name.removesuffix(AFTER) if name in declared else name
+        return [node.name for node in self.spec.nodes].index(name)
 
     @classmethod
     def of_stored(cls, document: Mapping[str, Any]) -> Definition:
@@ -215,6 +230,12 @@ class Definition(Strict):
     def taps(self) -> tuple[Tap, ...]:
         """The taps, in the order of the flow; TapProblem if the definition was stored and never checked."""
         return tuple(taps_of(self.name, self.spec.nodes, self.graph, self.spec.order))
+
+    @cached_property
+    def span_points(self) -> tuple[SpanPoint, ...]:
+        """The spans that are beacons, in the order of the flow; SpanProblem if the definition was stored and never
+        checked."""
+        return tuple(span_points_of(self.spec.nodes, self.graph))
 
     @property
     def committed_by(self) -> dict[str, str]:

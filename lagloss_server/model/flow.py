@@ -44,6 +44,8 @@ class Flow:
         self.links: tuple[Link, ...] = tuple(
             Link(name, after, _out(self._specs[name], after)) for name in self.steps for after in self._specs[name].to
         )
+        self.spanned: frozenset[str] = frozenset(name for name, node in self._specs.items() if node.spans)
+        """The nodes that spans show. Spans are sampled and dropped, so what they do not show may have been."""
         self._outs = {node: self._list_outs(node) for node in self.nodes}
         self._exits = {node: self._list_exits(node) for node in self.nodes}
         self.checkpoints: tuple[str, ...] = tuple(

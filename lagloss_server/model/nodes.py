@@ -9,6 +9,7 @@ import networkx as nx
 from pydantic import Field
 
 from lagloss_server.base.fields import Name, Strict, like
+from lagloss_server.model.spans import SpanPlace, SpanSpec
 from lagloss_server.model.taps import Elsewhere, GroupId, TapPlace, TapSpec
 
 QueueUrl = Annotated[
@@ -21,9 +22,9 @@ class NodeSpec(Strict):
     """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier. `group` is the
     Kafka consumer group of its processes, whose consumer lag is watched; `cluster` names the Kafka cluster of the
     group and its topics, if it is not the cluster of lagloss's topics. `queue`: instead, the SQS queue that its
-    processes receive from. `taps`: by place, the source of beacons that no process of the node sends. `ids: new`:
-    it sends messages with other ids than it receives, so the graph is cut here (`lagloss_server.model.cuts`);
-    `contract`: the relation between the two."""
+    processes receive from. `taps`: by place, the source of beacons that no process of the node sends. `spans`: by
+    place, the spans of Kafka clients that are its beacons. `ids: new`: it sends messages with other ids than it
+    receives, so the graph is cut here (`lagloss_server.model.cuts`); `contract`: the relation between the two."""
 
     name: Name
     to: tuple[Name, ...] = ()
@@ -35,6 +36,7 @@ class NodeSpec(Strict):
     ids: Literal["new"] | None = None
     contract: Literal["split", "aggregate"] | None = None
     taps: Mapping[TapPlace, TapSpec | Elsewhere] = Field(default_factory=dict)
+    spans: Mapping[SpanPlace, SpanSpec] = Field(default_factory=dict)
     description: str = ""
 
     @property

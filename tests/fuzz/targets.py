@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from typing import Final, NamedTuple
 
@@ -14,9 +15,13 @@ from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from aggregator.reports.packed_reports import PackedReport, read_reports
-from collector import bodies, cloud_events, models, openlineage, otlp, task_runs
+from collector import bodies, cloud_events, models, openlineage, task_runs
 from collector.blocks import read_blocks, read_report, split_blocks
 from collector.definitions import parsed
+from collector.spans import otlp
+from collector.spans.answer import Rejected, UnusableSpan, write_response
+from collector.spans.kafka import read_kafka_span
+from collector.spans.named import beacons_of
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.files.notifications import BadNotification, objects_in
@@ -92,10 +97,13 @@ def _report(data: bytes) -> None:
 
 
 def _otlp(media_type: str, data: bytes) -> None:
-    rejected = otlp.Rejected()
-    for node in otlp.beacons_of(otlp.open_request(data, media_type).read(), rejected):
+    rejected, spans = Rejected(), otlp.open_request(data, media_type).read()
+    for span in spans:
+        with suppress(UnusableSpan):
+            read_kafka_span(span)
+    for node in beacons_of(spans, rejected):
         node.batch(None, rejected)
-    otlp.write_response(rejected, media_type)
+    write_response(rejected, media_type)
 
 
 def _unpacked(encoding: str, data: bytes) -> None:
@@ -163,7 +171,8 @@ TASK = (
     b'{"reports": [{"dag": "d", "run_id": "r", "due_at": 1795250400, "run": {"state": "running", "at": "1795250400"},'
     b' "task": {"task": "t", "try": 2, "state": "failed", "at": "2026-11-21T08:40:00Z"}}]}'
 )
-LINEAGE = b'{"eventType": "START", "eventTime": "2026-11-21T08:40:00Z", "run": {"runId": "1", "facets": {}}}'
+LINEAGE = b"""{"eventType": "START", "eventTime": "2026-11-21T08:40:00Z", "job": {"name": "scores"},
+    "run": {"runId": "1", "facets": {}}}"""
 DEFINITION = b"""apiVersion: lagloss/v1
 kind: Pipeline
 metadata: {name: orders}

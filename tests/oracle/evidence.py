@@ -66,6 +66,7 @@ class Definition:
     objectives: dict[str, tuple[float, float]]  # delivering nodes with targets of their own: loss max, lag target in ms
     splits: set[str]  # sources whose ids carry those that they were split from
     takes_in: set[str]  # nodes that make new ids and say nothing of what became of those that they took in
+    spanned: set[str]  # nodes that spans show, which are never complete
 
     @property
     def sources(self) -> list[str]:
@@ -171,8 +172,11 @@ def cut(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if entry.get("ids") != "new":
             found.append(entry)
             continue
-        found.append({key: value for key, value in entry.items() if key not in ("to", "copy")})
+        spans = entry.get("spans", {})
+        before = {key: value for key, value in entry.items() if key not in ("to", "copy", "spans")}
+        found.append(before | {"spans": {place: span for place, span in spans.items() if place == "in"}})
         after = {key: entry[key] for key in ("to", "copy") if key in entry}
+        after["spans"] = {place: span for place, span in spans.items() if place != "in"}
         found.append({"name": f"{entry['name']}-new", **after})
     return found
 
@@ -203,6 +207,7 @@ def read_definition(document: dict[str, Any]) -> Definition:
         },
         splits={f"{name}-new" for name in names if entries[name].get("contract") == "split"},
         takes_in={name for name in names if "ids" in entries[name] and "contract" not in entries[name]},
+        spanned={name for name in names if entries[name].get("spans")},
     )
 
 

@@ -371,6 +371,7 @@ def rule_7_complete(case: Case) -> set[str]:
             or node in case.quarantined  # 7d: a block of it was quarantined
             or node in changed
             or rule_7f_nobody(case, node)
+            or node in case.d.spanned
         )
     }
 
@@ -534,7 +535,8 @@ def rule_9_allowed_from(d: Definition, source: str, node: str) -> int:
 
 def rule_10_verdict(case: Case, counts: dict[str, Any], destinations: list[dict[str, Any]], complete: set[str]) -> str:
     """`loss`, or else `unknown`, if it is so for the pipeline or for a destination with targets of its own."""
-    verdicts = ["idle" if all(rule_10_is_through(case, source) for source in case.sources) else "unknown"]
+    through = all(rule_10_is_through(case, source) and source not in case.d.spanned for source in case.sources)
+    verdicts = ["idle" if through else "unknown"]
     if counts["messages"] > 0:
         verdicts = [rule_10_judged(case, counts, counts["messages"], case.d.loss_max, complete)]
     for row in destinations:

@@ -19,7 +19,7 @@ def test_the_examples_run_as_they_stand(collector: Collector) -> None:
     text = PAGE.read_text("utf-8")
     setup = re.findall(r"^```sh\n(export COLLECTOR=.*?)^```$", text, re.MULTILINE | re.DOTALL)
     examples = re.findall(r"^```sh run\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert (len(setup), len(examples)) == (1, 7)
+    assert (len(setup), len(examples)) == (1, 8)
     script = setup[0].replace("http://127.0.0.1:8060", collector.url) + "\n".join(examples)
     done = subprocess.run(["bash", "-eu", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

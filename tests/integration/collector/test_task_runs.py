@@ -12,6 +12,7 @@ from lagloss_server.runs.run_store import read_runs
 from tests.integration.collector.test_definitions import new_token
 from tests.integration.conftest import DEFINITION, YAML, Collector
 from tests.support.kafka_log import wait_for
+from tests.support.lineage_events import COMMAND_RUN, dagster_step, dbt_command, dbt_model
 
 NOON = "2026-11-26T12:00:00Z"
 
@@ -58,6 +59,32 @@ def test_an_openlineage_event_is_taken(collector: Collector, dag: str) -> None:
     assert (answer.status_code, answer.json()) == (202, {"accepted": 1, "ignored": 0})
     (run,) = read_runs(collector.store, dag, [JobSpec(dag=dag)])
     assert [(each.task, each.state) for each in run.tries] == [("load", "failed")]
+
+
+def test_events_of_dbt_are_runs_and_tasks_of_the_command_that_a_definition_names(
+    collector: Collector, pipeline: str
+) -> None:
+    text = DEFINITION.replace("NAME", pipeline) + "  jobs: [{dag: dbt-run-jaffle_shop}]\n"
+    assert collector.client.put(f"/v1/pipelines/{pipeline}", content=text, headers=YAML).status_code == 201
+    events = [dbt_command("START", NOON), dbt_model("FAIL", NOON), dbt_command("FAIL", NOON)]
+    for event in events:
+        answer = collector.client.post("/v1/lineage", json=event)
+        assert (answer.status_code, answer.json()) == (202, {"accepted": 1, "ignored": 0})
+    (run,) = read_runs(collector.store, pipeline, [JobSpec(dag="dbt-run-jaffle_shop")])
+    assert (run.run_id, run.state) == (COMMAND_RUN, "failed")
+    assert [(each.task, each.state) for each in run.tries] == [("db.main.jaffle_shop.customers", "failed")]
+
+
+def test_an_event_of_a_job_that_no_definition_names_is_refused_with_its_name(
+    collector: Collector, dag: str, pipeline: str
+) -> None:
+    answer = collector.client.post("/v1/lineage", json=dagster_step("COMPLETE", NOON))
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert "scores_job.publish or scores_job" in answer.json()["detail"]
+    own = {**dagster_step("COMPLETE", NOON), "job": {"namespace": "n", "name": dag}}
+    other = new_token(collector, pipeline)
+    assert collector.client.post("/v1/lineage", json=own, headers=other).status_code == 422
+    assert collector.client.post("/v1/lineage", json=own).json() == {"accepted": 1, "ignored": 0}
 
 
 def test_a_bad_report_is_refused_whole(collector: Collector, dag: str) -> None:

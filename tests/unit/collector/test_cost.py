@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from collector import beacons, intake, runs
+from collector import beacons, intake, runs, traces
 from collector.access import RATE_WINDOW_S, Access
 from collector.batches import BeaconBatch, Seen
 from collector.bodies import UNIT_BYTES, Bodies
@@ -37,8 +37,8 @@ from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache, Snapshot
 from collector.metrics import CollectorMetrics
 from collector.models import read_batch
-from collector.otlp import MAX_SPANS
 from collector.services import CollectorServices
+from collector.spans.otlp import MAX_SPANS
 from collector.task_runs import read_reports
 from lagloss import Emitter, MemoryOutlet
 from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, BeaconBlock, encode_block, hash_id
@@ -77,7 +77,7 @@ class Intake:
         )
         self.app = FastAPI()
         problems.install(self.app, "the collector")
-        for routes in (beacons, intake, runs):
+        for routes in (beacons, traces, intake, runs):
             routes.add_routes(self.app, self.services)
 
         @self.app.get("/livez")

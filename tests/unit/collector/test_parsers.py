@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
+from google.protobuf.json_format import MessageToJson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from starlette.requests import Request
 
 from collector import cloud_events
-from collector import otlp as spans
 from collector.batches import BeaconBatch, Numbered, Seen, check, pack
 from collector.blocks import accept_report, read_blocks, read_report, report_record, split_blocks
 from collector.bodies import Bodies
@@ -30,6 +30,10 @@ from collector.definitions import parsed
 from collector.intake import report_of_json
 from collector.models import as_batch, read_batch
 from collector.openlineage import read_event
+from collector.spans.answer import Rejected, write_response
+from collector.spans.named import beacons_of
+from collector.spans.otlp import JSON as SPANS_JSON
+from collector.spans.otlp import PROTOBUF, open_request
 from collector.task_runs import read_reports
 from lagloss.wire import checks
 from lagloss.wire.format import (
@@ -86,9 +90,9 @@ def _whole(found: BeaconBatch) -> object:
 
 def traces(kind: str) -> Parser:
     def parse(body: bytes) -> object:
-        rejected = spans.Rejected()
-        found = spans.beacons_of(spans.open_request(body, kind).read(), rejected)
-        return [place.batch(None, rejected) for place in found], spans.write_response(rejected, kind)
+        rejected = Rejected()
+        found = beacons_of(open_request(body, kind).read(), rejected)
+        return [place.batch(None, rejected) for place in found], write_response(rejected, kind)
 
     return parse
 
@@ -161,8 +165,8 @@ PARSERS: list[tuple[Parser, bytes]] = [
     (batch, _a_batch()),
     (batch, _a_batch(emitter=str(uuid.UUID(int=1)), seq=3)),
     (events, _an_event()),
-    (traces(spans.PROTOBUF), _a_trace().SerializeToString()),
-    (traces(spans.JSON), spans.json_format.MessageToJson(_a_trace()).encode()),
+    (traces(PROTOBUF), _a_trace().SerializeToString()),
+    (traces(SPANS_JSON), MessageToJson(_a_trace()).encode()),
     (read_reports, b'{"reports": [{"dag": "d", "run_id": "r", "due_at": 1, "run": {"state": "failed", "at": 2}}]}'),
     (read_event, _an_openlineage_event()),
     (parsed, b"apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: a}\nspec: {nodes: [{name: a}], grace: 5s}\n"),
@@ -325,7 +329,7 @@ def test_a_trace_is_the_same_in_every_format_and_of_the_first_node_only(monkeypa
     span = _a_trace()
     span.resource_spans[0].scope_spans[0].spans[0].trace_id = bytes.fromhex(TRACE.trace_id)
     span.resource_spans[0].scope_spans[0].spans[0].span_id = bytes.fromhex(TRACE.span_id)
-    (place,) = spans.beacons_of(spans.open_request(span.SerializeToString(), spans.PROTOBUF).read(), spans.Rejected())
+    (place,) = beacons_of(open_request(span.SerializeToString(), PROTOBUF).read(), Rejected())
     said = json.loads(_an_event(**event))
     del said[0]["to"]
     in_events = as_batch(cloud_events.read_events(json.dumps(said).encode(), cloud_events.BATCHED)[0], None)

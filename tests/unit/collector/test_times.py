@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from collector import otlp
 from collector.cloud_events import BATCHED, SINGLE, read_events
 from collector.models import as_batch, read_batch
 from collector.openlineage import read_event
+from collector.spans.answer import Rejected
+from collector.spans.named import beacons_of
+from collector.spans.otlp import JSON, open_request
 from collector.task_runs import read_reports
 from lagloss.wire.times import NOT_A_TIME, read_time
 from lagloss_server.net.problem_details import Problem
@@ -49,9 +51,9 @@ def span(value: Any) -> float:
     time = {"key": "lagloss.event_time", "value": {kind: value}}
     names = [{"key": name, "value": {"stringValue": "p"}} for name in ("lagloss.pipeline", "service.name")]
     scope = {"spans": [{"name": "s", "attributes": [*pairs, time]}]}
-    rejected = otlp.Rejected()
+    rejected = Rejected()
     body = dumped(resourceSpans=[{"resource": {"attributes": names}, "scopeSpans": [scope]}])
-    nodes = otlp.beacons_of(otlp.open_request(body, otlp.JSON).read(), rejected)
+    nodes = beacons_of(open_request(body, JSON).read(), rejected)
     if rejected.spans:
         raise Problem(422, "", rejected.first.removeprefix("span 's': lagloss.event_time: "))
     return nodes[0].seen[0].event_ms

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from collector import otlp
 from collector.batches import Seen
+from collector.spans import otlp
+from collector.spans.answer import Rejected, write_response
+from collector.spans.named import beacons_of
 from lagloss.wire.traces import write_traceparent
 from lagloss_server.net.problem_details import Problem
 
@@ -67,10 +69,10 @@ def request_of(*spans: object) -> dict[str, Any]:
     return request
 
 
-def read(body: str | bytes, media_type: str = otlp.JSON) -> tuple[list[Seen], otlp.Rejected]:
-    rejected = otlp.Rejected()
+def read(body: str | bytes, media_type: str = otlp.JSON) -> tuple[list[Seen], Rejected]:
+    rejected = Rejected()
     request = otlp.open_request(body.encode() if isinstance(body, str) else body, media_type)
-    nodes = otlp.beacons_of(request.read(), rejected)
+    nodes = beacons_of(request.read(), rejected)
     assert all((node.pipeline, node.node) == ("p", "n") for node in nodes)
     return [seen for node in nodes for seen in node.seen], rejected
 
@@ -86,8 +88,8 @@ SEEN = Seen("in", "m-1", EVENT_MS, START_NS / 1e6, traceparent=TRACEPARENT)
 
 @pytest.mark.parametrize("body", [PYTHON, JAVASCRIPT, GO], ids=["python", "javascript", "go"])
 def test_a_span_of_an_exporter_keeps_its_trace(body: str) -> None:
-    assert read(body) == ([SEEN], otlp.Rejected())
-    assert read(b"\xef\xbb\xbf" + body.encode()) == ([SEEN], otlp.Rejected())
+    assert read(body) == ([SEEN], Rejected())
+    assert read(b"\xef\xbb\xbf" + body.encode()) == ([SEEN], Rejected())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_a_member_is_read_in_each_of_its_forms(changed: dict[str, Any]) -> None:
 def test_names_may_be_those_of_the_proto_file() -> None:
     snake = re.sub('"([a-zA-Z]+)":', lambda key: "_".join(re.split("(?=[A-Z])", key[0])).lower(), PYTHON)
     assert "trace_id" in snake
-    assert read(snake) == ([SEEN], otlp.Rejected())
+    assert read(snake) == ([SEEN], Rejected())
 
 
 @pytest.mark.parametrize("start", [0, "0", None, ""])
@@ -147,7 +149,7 @@ def test_a_span_without_a_start_was_seen_when_it_came(start: object) -> None:
 
 def test_nulls_are_what_is_not_there() -> None:
     for request in ({}, {"resourceSpans": None}, {"resourceSpans": [None]}, {"resourceSpans": [{"scopeSpans": None}]}):
-        assert read(json.dumps(request)) == ([], otlp.Rejected())
+        assert read(json.dumps(request)) == ([], Rejected())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_a_bad_span_refuses_no_other(bad: object, why: str) -> None:
     found, rejected = read(json.dumps(request_of(span_of(), bad, span_of())))
     assert (found, rejected.spans) == ([SEEN, SEEN], 1)
     assert why in rejected.first
-    answer = json.loads(otlp.write_response(rejected, otlp.JSON))["partialSuccess"]
+    answer = json.loads(write_response(rejected, otlp.JSON))["partialSuccess"]
     assert answer["rejectedSpans"] == "1"
 
 
@@ -187,7 +189,7 @@ def test_a_span_that_cannot_be_decoded_refuses_no_other() -> None:
         span.attributes.add(key="messaging.message.id").value.string_value = "m-1"
         span.attributes.add(key="lagloss.event_time").value.int_value = EVENT_MS
     body = request.SerializeToString()
-    assert read(body, otlp.PROTOBUF) == ([SEEN] * 3, otlp.Rejected())
+    assert read(body, otlp.PROTOBUF) == ([SEEN] * 3, Rejected())
     found, rejected = read(body.replace(b"bad!", b"bad\xff"), otlp.PROTOBUF)
     assert (found, rejected.spans) == ([SEEN, SEEN], 1)
     with pytest.raises(Problem):

@@ -1,10 +1,7 @@
-"""OpenTelemetry spans as beacons: what OTLP/HTTP sends of messaging operations.
+"""Requests of OTLP/HTTP: their spans, in protobuf or JSON, as far as beacons need them.
 
-A span is one if it has `messaging.operation.type` (or, as older instrumentation says it, `messaging.operation`). What
-else it must have, and what becomes of it, is in docs/collector.md.
-
-OTLP's JSON is not protobuf's: ids are in hex. It is read here, as far as a beacon needs it, so that nothing else in a
-span, and no other span, keeps it from being one.
+OTLP's JSON is not protobuf's: ids are in hex. It is read here, so that nothing else in a span, and no other span, keeps
+one from being a beacon.
 """
 
 from __future__ import annotations
@@ -16,47 +13,34 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Final, TypedDict, TypeVar
+from typing import Any, Final, TypeVar
 
-from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from pydantic import TypeAdapter, ValidationError
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from collector.batches import BeaconBatch, Seen, check
-from collector.metadata_cache import KnownPipeline
-from collector.models import BeaconJson, as_seen
 from lagloss.wire.times import read_time
-from lagloss.wire.traces import write_traceparent
-from lagloss_server.base.fields import Name
-from lagloss_server.base.invalid import explain, keys_given, write_path
+from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.net.problem_details import Problem
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-OPERATION: Final = ("messaging.operation.type", "messaging.operation")
-TAKEN_IN: Final = frozenset({"receive", "process", "deliver"})
-SENT_OUT: Final = frozenset({"send", "publish"})
+START: Final = "startTimeUnixNano"
+END: Final = "endTimeUnixNano"
 MAX_SPANS: Final = 10_000
 """Of a request, and of the lists that hold them. OpenTelemetry's own collector sends 8,192 at a time."""
-MAX_SHOWN: Final = 100
-"""Characters of a span's name, and of a reason, in an answer."""
-_NAME: Final = TypeAdapter(Name)
-_BEACON: Final = TypeAdapter(BeaconJson)
 
 T = TypeVar("T")
 Value = str | int | float | bool | None
 _PLAIN: Final[Mapping[str, type[Any]]] = {"stringValue": str, "intValue": int, "doubleValue": float, "boolValue": bool}
 """Kinds of attribute values that can be a part of a beacon."""
+_KINDS: Final = dict(Span.SpanKind.items())
+_ERROR: Final = (Status.STATUS_CODE_ERROR, "STATUS_CODE_ERROR")
 _LISTS: Final = ("resourceSpans", "scopeSpans", "spans")
 """The lists of an ExportTraceServiceRequest, each in the parts of the one before."""
 _LIST_FIELDS: Final = (1, 2, 2)
@@ -69,8 +53,11 @@ class SentSpan:
     """What a beacon needs of a span, and the attributes of its resource.
 
     Attributes:
-        trace_id, span_id: empty, or of any length, if there is none.
+        trace_id, span_id, parent_id: empty, or of any length, if the span has none.
         start_ns, end_ns: as sent, a number or its text; 0 or None: unknown.
+        kind: OTLP's number, 0 if the span has none.
+        links: contexts of other spans, 24 bytes each.
+        failed: whether its status is an error.
         problem: why it cannot be read; empty if it can.
     """
 
@@ -81,46 +68,27 @@ class SentSpan:
     span_id: bytes = b""
     start_ns: object = None
     end_ns: object = None
+    parent_id: bytes = b""
+    kind: int = 0
+    links: tuple[bytes, ...] = ()
+    failed: bool = False
     problem: str = ""
 
+    def first(self, names: Iterable[str]) -> Value:
+        """Return the first of these attributes that the span has; None if it has none of them."""
+        return next((self.attributes[name] for name in names if name in self.attributes), None)
 
-@dataclass(slots=True)
-class Rejected:
-    """Messaging spans that make no beacon: their number, and the error of the first."""
+    def time_ms(self, name: str) -> float | None:
+        """Return `startTimeUnixNano` or `endTimeUnixNano` in epoch ms; None if it is unknown.
 
-    spans: int = 0
-    first: str = ""
-
-    def add(self, span: SentSpan, why: str) -> None:
-        self.spans += 1
-        self.first = self.first or f"span {span.name[:MAX_SHOWN]!r}: {why[: MAX_SHOWN * 5]}"
-
-
-@dataclass(slots=True)
-class NodeSpans:
-    """The beacons of one node, with the spans that they come from."""
-
-    pipeline: str
-    node: str
-    seen: list[Seen] = field(default_factory=list)
-    spans: list[SentSpan] = field(default_factory=list)
-
-    @property
-    def checkpoints(self) -> frozenset[str]:
-        return frozenset(f"{self.node}.{message.place}" for message in self.seen)
-
-    def batch(self, known: KnownPipeline | None, rejected: Rejected) -> BeaconBatch | None:
-        """Make a batch of the acceptable spans, if there are any; reject the others."""
-        first = known is not None and self.node in known.sources
-        good = []
-        for message, span in zip(self.seen, self.spans, strict=True):
-            try:
-                check(BeaconBatch(self.pipeline, self.node, first, (message,)), known)
-            except Problem as problem:
-                rejected.add(span, str(problem))
-            else:
-                good.append(message)
-        return BeaconBatch(self.pipeline, self.node, first, good) if good else None
+        Raises:
+            ValueError: it is not a time.
+        """
+        sent_ns = self.start_ns if name == START else self.end_ns
+        try:
+            return (None if sent_ns in (None, "") else read_time(sent_ns, "ns")) or None
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,83 +138,6 @@ def _limited(parts: Iterable[T]) -> Iterator[T]:
         if number == MAX_SPANS:
             raise Problem(413, "Too many spans", f"expected up to {MAX_SPANS} spans; send fewer per request")
         yield part
-
-
-class PartialSuccess(TypedDict, total=False):
-    """How many spans were rejected, as protobuf writes a 64-bit number in JSON, and why."""
-
-    rejectedSpans: str
-    errorMessage: str
-
-
-class ExportResponse(TypedDict, total=False):
-    """OTLP's response in JSON."""
-
-    partialSuccess: PartialSuccess
-
-
-def write_response(rejected: Rejected, media_type: str) -> bytes:
-    """OTLP's answer, in the encoding of the request."""
-    response = ExportTraceServiceResponse()
-    if rejected.spans:
-        response.partial_success.rejected_spans = rejected.spans
-        response.partial_success.error_message = (
-            f"some messaging spans are not valid beacons; the first: {rejected.first}"
-        )
-    if media_type == JSON:
-        return str(json_format.MessageToJson(response, indent=None)).encode()
-    return bytes(response.SerializeToString())
-
-
-def beacons_of(spans: Iterable[SentSpan], rejected: Rejected) -> list[NodeSpans]:
-    """Return the beacons of a request by pipeline and node, in the order in which they come."""
-    nodes: dict[tuple[str, str], NodeSpans] = {}
-    for span in spans:
-        if span.problem:
-            rejected.add(span, span.problem)
-            continue
-        operation = next((span.attributes[name] for name in OPERATION if name in span.attributes), None)
-        if operation not in TAKEN_IN | SENT_OUT:
-            continue
-        pipeline = span.resource.get("lagloss.pipeline")
-        node = span.resource.get("lagloss.node") or span.resource.get("service.name")
-        try:
-            names = _NAME.validate_python(pipeline), _NAME.validate_python(node)
-            message = _seen(span, received=operation in TAKEN_IN)
-        except ValidationError as error:
-            rejected.add(span, _why(error))
-        except (Problem, ValueError) as problem:
-            rejected.add(span, str(problem))
-        else:
-            place = nodes.setdefault(names, NodeSpans(*names))
-            place.seen.append(message)
-            place.spans.append(span)
-    return list(nodes.values())
-
-
-def _seen(span: SentSpan, *, received: bool) -> Seen:
-    attributes = span.attributes
-    to = attributes.get("lagloss.to")
-    beacon = {
-        "checkpoint": "in" if received else "out" if to is None else f"out:{to}",
-        "message_id": attributes.get("messaging.message.id"),
-        "event_time": attributes.get("lagloss.event_time"),
-        "traceparent": write_traceparent(span.trace_id, span.span_id),
-    }
-    message = as_seen(0, _BEACON.validate_python(beacon))
-    name, sent_ns = ("startTimeUnixNano", span.start_ns) if received else ("endTimeUnixNano", span.end_ns)
-    try:
-        observed_ms = None if sent_ns in (None, "") else read_time(sent_ns, "ns")
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    return message._replace(observed_ms=observed_ms or None)
-
-
-def _why(error: ValidationError) -> str:
-    problem = next(explain(error, keys_given(error)))
-    field = write_path(problem.path) if problem.path else "lagloss.pipeline, and lagloss.node or service.name"
-    names = {"message_id": "messaging.message.id", "event_time": "lagloss.event_time", "checkpoint": "lagloss.to"}
-    return f"{names.get(field, field)}: {problem.problem}"
 
 
 # -- protobuf ---------------------------------------------------------------------------------------------------------
@@ -312,6 +203,10 @@ def _of_protobuf(span: Span, resource: Mapping[str, Value]) -> SentSpan:
         span.span_id,
         span.start_time_unix_nano,
         span.end_time_unix_nano,
+        span.parent_span_id,
+        span.kind,
+        tuple(context for link in span.links if len(context := link.trace_id + link.span_id) == CONTEXT_BYTES),
+        span.status.code == Status.STATUS_CODE_ERROR,
     )
 
 
@@ -343,9 +238,31 @@ def _of_json(span: object, resource: Mapping[str, Value]) -> SentSpan:
         dict(_json_attributes(span)),
         _json_id(_member(span, "traceId"), 16),
         _json_id(_member(span, "spanId"), 8),
-        _json_nanos(_member(span, "startTimeUnixNano")),
-        _json_nanos(_member(span, "endTimeUnixNano")),
+        _json_nanos(_member(span, START)),
+        _json_nanos(_member(span, END)),
+        _json_id(_member(span, "parentSpanId"), 8),
+        _json_kind(_member(span, "kind")),
+        tuple(_json_links(_member(span, "links"))),
+        _json_failed(_member(span, "status")),
     )
+
+
+def _json_kind(kind: object) -> int:
+    """Return a kind, which is its number or its name; 0 for another value."""
+    known = _KINDS.get(kind, 0) if isinstance(kind, str) else kind
+    return known if isinstance(known, int) and known in _KINDS.values() else 0
+
+
+def _json_links(links: object) -> Iterator[bytes]:
+    for link in links if isinstance(links, list) else ():
+        if isinstance(link, dict):
+            trace_id, span_id = _json_id(_member(link, "traceId"), 16), _json_id(_member(link, "spanId"), 8)
+            if trace_id and span_id:
+                yield trace_id + span_id
+
+
+def _json_failed(status: object) -> bool:
+    return isinstance(status, dict) and _member(status, "code") in _ERROR
 
 
 def _member(part: object, name: str) -> Any:
