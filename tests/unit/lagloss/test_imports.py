@@ -1,5 +1,5 @@
-"""What the SDK needs of its host's environment: four packages, those of its extras and of Airflow, and nothing of the
-server."""
+"""What the SDK needs of its host's environment: four packages, those of its extras, of Airflow and of pytest, nothing
+of the server."""
 
 from __future__ import annotations
 
@@ -43,10 +43,30 @@ def test_the_sdk_imports_its_four_packages_and_those_of_its_extras() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["lagloss", "lagloss.kafka", "lagloss.files", "lagloss.asgi", "lagloss.sink", "lagloss.identity"]
+    "module",
+    [
+        "lagloss",
+        "lagloss.kafka",
+        "lagloss.files",
+        "lagloss.asgi",
+        "lagloss.sink",
+        "lagloss.identity",
+        "lagloss.testing",
+    ],
 )
 def test_a_public_module_is_imported_without_the_extras(module: str) -> None:
     asked = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     words = [sys.executable, "-I", "-c", asked]
     loaded = set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
-    assert not loaded & {"httpx2", "pyspark", "pandas", "pyarrow", "sqlalchemy", "pydantic", "lagloss_server"}
+    assert not loaded & {
+        "_pytest",
+        "aiokafka",
+        "pytest",
+        "httpx2",
+        "pyspark",
+        "pandas",
+        "pyarrow",
+        "sqlalchemy",
+        "pydantic",
+        "lagloss_server",
+    }

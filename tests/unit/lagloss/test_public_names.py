@@ -44,7 +44,9 @@ def described(module: str, name: str) -> Iterator[str]:
     yield f"{module}.{name}{signature(named)}"
     if not inspect.isclass(named):
         return
-    for member, value in sorted(vars(named).items()):
+    ours = [kind for kind in reversed(inspect.getmro(named)) if kind.__module__.startswith("lagloss")]
+    members = {member: value for kind in ours for member, value in vars(kind).items()}
+    for member, value in sorted(members.items()):
         if member.startswith("_"):
             continue
         value = value.__func__ if isinstance(value, classmethod | staticmethod) else value

@@ -438,7 +438,7 @@ def test_without_hooks_a_lane_that_another_consumer_reads_does_not_move_on_and_i
         found = lanes_of(lanes)
         assert found[theirs] <= put_in <= found[1 - theirs]
         assert lanes_of(lanes)[theirs] == found[theirs]
-        monkeypatch.setattr("lagloss.kafka.lanes.UNKNOWN_FOR_S", 0.001)
+        monkeypatch.setattr("lagloss.kafka.lane_proofs.UNKNOWN_FOR_S", 0.001)
         assert theirs not in lanes_of(lanes)
 
 
