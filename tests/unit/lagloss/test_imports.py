@@ -16,6 +16,11 @@ from lagloss.broker.connection import MSK_PACKAGE
 ROOT = Path(lagloss.__file__).parent
 NEEDED = {"confluent_kafka", "fastavro", "numpy", "xxhash"}
 EXTRAS = {
+    "aiokafka/__init__.py": {"aiokafka"},
+    "aiokafka/consumer.py": {"aiokafka"},
+    "aiokafka/lanes.py": {"aiokafka"},
+    "aiokafka/node.py": {"aiokafka"},
+    "aiokafka/producer.py": {"aiokafka"},
     "airflow/listener.py": {"pluggy"},
     "airflow/plugin.py": {"airflow"},
     "airflow/sensor.py": {"airflow"},

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PUBLIC = {
+    "lagloss.aiokafka": ("AIOKafkaNode", "AIONodeConsumer", "AIONodeProducer"),
     "lagloss": ("Emitter", "EmitterStats", "KafkaLanes", "MemoryOutlet", "Processing"),
     "lagloss.asgi": ("BeaconMiddleware", "current_identity"),
     "lagloss.files": ("FileNode", "NodeBucket", "NodeQueue", "QueuedFile"),
