@@ -24,6 +24,7 @@ EXTRAS = {
     "airflow/listener.py": {"pluggy"},
     "airflow/plugin.py": {"airflow"},
     "airflow/sensor.py": {"airflow"},
+    "pytest_plugin.py": {"pytest"},
     "spark.py": {"pyarrow", "pyspark"},
     "sdk/outlets/http.py": {"httpx2"},
     "broker/connection.py": {MSK_PACKAGE},

@@ -17,6 +17,7 @@ PUBLIC = {
     "lagloss.kafka": ("KafkaNode", "NodeConsumer", "NodeProducer"),
     "lagloss.sink": ("Batch", "batch"),
     "lagloss.spark": ("emit", "emit_now"),
+    "lagloss.testing": ("LostMessage", "RecordedPipeline", "assert_no_loss", "recorded"),
     "lagloss_server.notebook": ("read_windows",),
 }
 EXPECTED = Path(__file__).with_name("public_names.txt")
