@@ -4,12 +4,14 @@ that is proved."""
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
+    OFFSET_END,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaError,
@@ -144,7 +146,8 @@ class KafkaLanes:
 
     def seek(self, partition: TopicPartition) -> None:
         """Note that the host seeks to this offset; needed only with `observe`."""
-        self._proofs.seek((partition.topic, partition.partition), partition.offset)
+        offset = sys.maxsize if partition.offset == OFFSET_END else max(0, partition.offset)
+        self._proofs.seek((partition.topic, partition.partition), offset)
 
     def assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Add these partitions, which this consumer holds from now on.

@@ -262,7 +262,7 @@ def test_a_revoked_lane_is_reported_by_its_new_owner_only(
         assert held_by_one | held_by_two == {0, 1}
         assert held_by_one & held_by_two == set()
         lanes_one.close()
-        assert lanes_one.snapshot() == ()
+        assert list(lanes_one.snapshot()) == []
 
 
 def test_a_lane_keeps_what_it_proved_while_the_broker_is_away(
