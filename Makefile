@@ -20,9 +20,9 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 # Dependency groups of pyproject.toml that the checkout's locks hold, beside `dev`. Not `msk`, whose library wants an
 # older python-dateutil than all others.
-RUN_TIME := sdk http checksum aws spark server aggregator embedded notebook build protobuf
+RUN_TIME := sdk http checksum aiokafka aws spark server aggregator embedded notebook build protobuf
 # Those of the aggregator's image, which taps run in, too: they compile a registry's .proto.
-IN_IMAGE := $(filter-out embedded build,$(RUN_TIME))
+IN_IMAGE := $(filter-out aiokafka embedded build,$(RUN_TIME))
 
 .PHONY: help
 help: ## list the targets

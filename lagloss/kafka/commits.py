@@ -1,4 +1,7 @@
-"""Offsets that can be committed: those before which everything is finished and the beacons are acknowledged."""
+"""Offsets that can be committed: those before which everything is finished and the beacons are acknowledged.
+
+`SafeOffsets` has them for any client, `Commits` commits them with confluent_kafka's.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
@@ -90,14 +93,23 @@ def _compacted(waiting: Iterable[Taken]) -> deque[Taken]:
     return ranges
 
 
-class Commits:
-    """Commits for one consumer, holding each offset back until the emitter's beacons so far are acknowledged.
+class HeldPartition(Protocol):
+    """A topic's partition, as Kafka clients name it."""
 
-    Used on the consumer's thread, except for the result of `taken`.
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+
+class SafeOffsets:
+    """Offsets of one consumer that can be committed, each held back until the emitter's beacons so far are
+    acknowledged.
+
+    Used on the consumer's thread, except for the result of `track`.
     """
 
-    def __init__(self, consumer: Consumer, emitter: Emitter) -> None:
-        self._consumer = consumer
+    def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
         self._tracker = OffsetTracker()
         self._unconfirmed: deque[tuple[int, dict[Partition, int]]] = deque()
@@ -105,22 +117,20 @@ class Commits:
         self._committed: dict[Partition, int] = {}
         self._next_again = 0.0
 
-    def taken(self, record: Message) -> Taken:
+    def track(self, partition: Partition, offset: int) -> Taken:
         """Add a record that was read; its offset waits for the result's `done`."""
-        partition, offset = place_of(record)
         return self._tracker.taken(partition, offset)
 
-    def at_end(self, end: Message) -> None:
-        """Commit past an end-of-partition message, all before which has been read.
+    def reach(self, partition: Partition, offset: int) -> None:
+        """Commit up to this offset, all before which has been read.
 
         Offsets without readable records, such as the markers of transactions, are committed along with the record
         before them.
         """
-        partition, offset = place_of(end)
         if offset > 0:
             self._tracker.taken(partition, offset - 1).done()
 
-    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+    def drop(self, partitions: Iterable[HeldPartition]) -> None:
         """Forget partitions that another consumer holds now: committing there would set it back."""
         gone = {(place.topic, place.partition) for place in partitions}
         self._tracker.drop(gone)
@@ -130,50 +140,80 @@ class Commits:
             for partition in gone:
                 offsets.pop(partition, None)
 
-    def rewind(self, place: TopicPartition) -> None:
+    def go_back(self, partition: Partition, offset: int) -> None:
         """Commit nothing past this offset until it is read again; what was committed stays so until then."""
-        partition = place.topic, place.partition
-        self._tracker.rewind(partition, place.offset)
+        self._tracker.rewind(partition, offset)
         for _, offsets in self._unconfirmed:
-            if offsets.get(partition, 0) > place.offset:
+            if offsets.get(partition, 0) > offset:
                 del offsets[partition]
+
+    def mark(self, *, at_once: bool = False) -> bool:
+        """Let offsets that have advanced wait for the beacons so far, unless that was done a moment ago; return whether
+        any wait."""
+        now = time.monotonic()
+        if at_once or now >= self._next_mark:
+            self._next_mark = now + MARK_EVERY_S
+            moved = self._tracker.advance()
+            if moved:
+                self._unconfirmed.append((self._emitter.mark(), moved))
+        return bool(self._unconfirmed)
+
+    @property
+    def are_confirmed(self) -> bool:
+        """Whether the beacons of all that were marked are acknowledged."""
+        return not self._unconfirmed or self._emitter.acknowledged(self._unconfirmed[-1][0])
+
+    def confirmed(self, *, again: bool = True) -> dict[Partition, int]:
+        """Return the offsets to commit: those that have become safe, and every `AGAIN_S` those returned before."""
+        now = time.monotonic()
+        safe: dict[Partition, int] = {}
+        if again and now >= self._next_again:
+            self._next_again = now + AGAIN_S
+            safe.update(self._committed)
+        while self._unconfirmed and self._emitter.acknowledged(self._unconfirmed[0][0]):
+            safe.update(self._unconfirmed.popleft()[1])
+        self._committed.update(safe)
+        return safe
+
+
+class Commits(SafeOffsets):
+    """Commits for one confluent_kafka consumer."""
+
+    def __init__(self, consumer: Consumer, emitter: Emitter) -> None:
+        super().__init__(emitter)
+        self._consumer = consumer
+
+    def taken(self, record: Message) -> Taken:
+        """Add a record that was read; its offset waits for the result's `done`."""
+        return self.track(*place_of(record))
+
+    def at_end(self, end: Message) -> None:
+        """Commit past an end-of-partition message, all before which has been read."""
+        self.reach(*place_of(end))
+
+    def rewind(self, place: TopicPartition) -> None:
+        """Commit nothing past this offset until it is read again."""
+        self.go_back((place.topic, place.partition), place.offset)
 
     def commit_confirmed(self) -> None:
         """Commit offsets that have become safe; never waits.
 
         A commit that fails is repeated, with a later one or after `AGAIN_S`; until then a crash only makes duplicates.
         """
-        self._mark()
-        now = time.monotonic()
-        is_again = now >= self._next_again
-        if is_again:
-            self._next_again = now + AGAIN_S
-        self._commit(dict(self._committed) if is_again else {}, wait=False)
+        self.mark()
+        self._commit(self.confirmed(), wait=False)
 
     def settle(self) -> list[TopicPartition]:
         """Commit all finished records, waiting for beacons and broker for some seconds at most; return the committed
         offsets.
         """
-        self._next_mark = 0.0
-        self._mark()
-        if self._unconfirmed:
+        if self.mark(at_once=True):
             self._emitter.flush(SETTLE_TIMEOUT_S)
-        return self._commit({}, wait=True)
-
-    def _mark(self) -> None:
-        now = time.monotonic()
-        if now >= self._next_mark:
-            self._next_mark = now + MARK_EVERY_S
-            moved = self._tracker.advance()
-            if moved:
-                self._unconfirmed.append((self._emitter.mark(), moved))
+        return self._commit(self.confirmed(again=False), wait=True)
 
     def _commit(self, safe: dict[Partition, int], *, wait: bool) -> list[TopicPartition]:
-        while self._unconfirmed and self._emitter.acknowledged(self._unconfirmed[0][0]):
-            safe.update(self._unconfirmed.popleft()[1])
         if not safe:
             return []
-        self._committed.update(safe)
         offsets = [TopicPartition(topic, number, offset) for (topic, number), offset in safe.items()]
         # The method of the class: the one of a consumer made by KafkaNode leads here.
         try:
@@ -182,6 +222,24 @@ class Commits:
             Consumer.commit(self._consumer, offsets=offsets, asynchronous=True)
         except KafkaException as error:
             log.warning("lagloss: cannot commit offsets: %s", error)
+        return []
+
+
+class HostCommits:
+    """Stands in for `Commits` if the host commits by itself: tracks nothing and commits nothing."""
+
+    def taken(self, record: Message) -> Taken:
+        return Taken(place_of(record)[1])
+
+    def at_end(self, end: Message) -> None: ...
+
+    def drop(self, partitions: Iterable[HeldPartition]) -> None: ...
+
+    def rewind(self, place: TopicPartition) -> None: ...
+
+    def commit_confirmed(self) -> None: ...
+
+    def settle(self) -> list[TopicPartition]:
         return []
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from lagloss.kafka.commits import Commits
-from lagloss.kafka.in_flight import HANDLER, InFlightMessage, handling_now, set_current
+from lagloss.kafka.commits import Commits, HostCommits
+from lagloss.kafka.in_flight import InFlightMessage, set_current
 from lagloss.kafka.lanes import KafkaLanes
 
 if TYPE_CHECKING:
@@ -33,17 +33,20 @@ class NodeConsumer(Consumer):
 
     `poll` and `consume` also call the delivery reports of the node's producers, and commit finished messages. A
     message's own handling is over when the next is polled or consumed, or at a `commit` (unless `explicit_done`).
+
+    If the node observes, commits are the host's, as they are without lagloss.
     """
 
     def __init__(self, node: KafkaNode, config: Mapping[str, Any], *, explicit_done: bool) -> None:
-        super().__init__({**config, "enable.auto.commit": False})
+        super().__init__(dict(config) if node.observes else {**config, "enable.auto.commit": False})
         self._node = node
         self._explicit_done = explicit_done
-        self._commits = Commits(self, node.emitter)
+        self._commits = HostCommits() if node.observes else Commits(self, node.emitter)
         self._lanes = KafkaLanes(
             self,
             f"{node.emitter.node}.in",
             kafka_config={key: value for key, value in config.items() if key.startswith(_CONNECTION)},
+            observe=node.observes,
         )
         node.emitter.follow(self._lanes)
         self._polled: list[InFlightMessage] = []
@@ -115,20 +118,8 @@ class NodeConsumer(Consumer):
         Its handling is over at the end of the block, unless the block raises: then it is not finished, and not
         committed.
         """
-        message_in_flight = self._node.in_flight(message)
-        if message_in_flight is None:
+        with self._node.handling(message, ends=self._explicit_done):
             yield
-            return
-        with handling_now(message_in_flight):
-            message_in_flight.add_output(HANDLER)
-            try:
-                yield
-            except BaseException:
-                message_in_flight.failed(HANDLER)
-                raise
-            message_in_flight.acknowledged()
-        if self._explicit_done:
-            message_in_flight.end_handling()
 
     def _end_polled(self) -> None:
         polled, self._polled = self._polled, []
@@ -153,8 +144,15 @@ class NodeConsumer(Consumer):
         """End the handling of polled messages and commit finished ones, never more, whatever `message` and `offsets`
         say.
 
-        A synchronous commit waits for the beacons, 5 s at most, and returns the committed offsets.
+        A synchronous commit waits for the beacons, 5 s at most, and returns the committed offsets. If the node
+        observes, commit as confluent_kafka does.
         """
+        if self._node.observes:
+            if offsets is not None:
+                return super().commit(offsets=offsets, asynchronous=asynchronous)
+            if message is not None:
+                return super().commit(message=message, asynchronous=asynchronous)
+            return super().commit(asynchronous=asynchronous)
         self._end_polled()
         if not asynchronous:
             return self._commits.settle()
@@ -167,12 +165,19 @@ class NodeConsumer(Consumer):
             self._end_polled_unless_raising()
             self._commits.settle()
 
+    def _finish(self) -> None:
+        """Wait for records in flight and commit finished messages, for some seconds at most."""
+        if not self._node.observes:
+            self._node.flush_producers(FLUSH_S)
+            self._commits.settle()
+
     def seek(self, partition: TopicPartition) -> None:
         """Seek as confluent_kafka does. What is read again is taken in again: nothing past this offset is committed
         before, and a message that was not finished stays in flight until then.
         """
         super().seek(partition)
         self._commits.rewind(partition)
+        self._lanes.seek(partition)
 
     # -- partitions -----------------------------------------------------------------------------------------------
 
@@ -197,8 +202,7 @@ class NodeConsumer(Consumer):
             try:
                 if on_revoke is not None:
                     on_revoke(consumer, partitions)
-                self._node.flush_producers(FLUSH_S)
-                self._commits.settle()
+                self._finish()
             finally:
                 self._release(partitions)
 
@@ -237,8 +241,7 @@ class NodeConsumer(Consumer):
         if self._is_closed:
             return
         self._end_polled_unless_raising()
-        self._node.flush_producers(FLUSH_S)
-        self._commits.settle()
+        self._finish()
         self._is_closed = True
         self._lanes.close()
         assignment = self.assignment()

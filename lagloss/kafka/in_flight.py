@@ -31,6 +31,7 @@ class InFlightMessage:
     """
 
     __slots__ = (
+        "_awaits_exit",
         "_failed",
         "_finished",
         "_is_over",
@@ -57,6 +58,7 @@ class InFlightMessage:
         self._lock = threading.Lock()
         self._open = 1  # its own handling
         self._is_over = False
+        self._awaits_exit = False
         self._failed: list[str] = []
         self._work: Processing | None = None
 
@@ -107,6 +109,20 @@ class InFlightMessage:
         with self._lock:
             failed, self._failed = self._failed, []
         self._close(len(failed))
+
+    # -- its exit -------------------------------------------------------------------------------------------------
+
+    def await_exit(self) -> None:
+        """Keep the message in flight until it has `exited`, even if its handling and all its outputs are over."""
+        with self._lock:
+            self._awaits_exit = True
+            self._open += 1
+
+    def exited(self) -> None:
+        """Note that the message is out, filtered or dead, and that its beacon is with the emitter. Idempotent."""
+        with self._lock:
+            was_awaited, self._awaits_exit = self._awaits_exit, False
+        self._close(int(was_awaited))
 
     # -- its own handling -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,10 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
@@ -77,6 +80,20 @@ LABELS_VARIABLE: Final = "LAGLOSS_LABELS"
 TRACES_VARIABLE: Final = "LAGLOSS_TRACES"
 BeaconKind = Literal["received", "sent", "filtered", "dead_lettered"]
 _PLACES: Final[Mapping[str, str]] = {"received": "in", "sent": "out", "filtered": "filtered", "dead_lettered": "dead"}
+_STATE: Final = (
+    "id",
+    "_beacons",
+    "_buffer",
+    "_append",
+    "_room",
+    "_is_open",
+    "_flusher",
+    "_recovery",
+    "_lock",
+    "_out_places",
+    "_order",
+)
+"""What `_reset` sets."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -100,6 +117,29 @@ def traces_are_on() -> bool:
     """Return whether first nodes send the traces of messages, unless they are made otherwise: LAGLOSS_TRACES is not
     `off`."""
     return os.environ.get(TRACES_VARIABLE, "").strip().lower() not in ("off", "false", "no", "0")
+
+
+_living: Final[weakref.WeakSet[Emitter]] = weakref.WeakSet()
+_redirections: Final[list[Callable[[Emitter], Outlet]]] = []
+
+
+@contextmanager
+def redirected(make_outlet: Callable[[Emitter], Outlet]) -> Iterator[None]:
+    """Send what all emitters of this process observe to outlets made here, for the duration of the block: for tests of
+    services. Ids are sent by name at every node, and no spool is used.
+
+    Each emitter begins anew, also one that has no address or is closed, and afterwards is what it was before; one made
+    within the block does nothing then. Emitters that were given an outlet keep it.
+    """
+    before = {emitter: emitter.begin_redirection() for emitter in list(_living) if emitter.is_redirectable}
+    _redirections.append(make_outlet)
+    try:
+        yield
+    finally:
+        _redirections.pop()
+        for emitter in list(_living):
+            if emitter.is_redirectable:
+                emitter.end_redirection(before.get(emitter))
 
 
 class Emitter:
@@ -187,9 +227,15 @@ class Emitter:
             raise ValueError(
                 f"expected up to {MAX_LABELS} labels of up to {MAX_LABEL_CHARS} characters each, found {labels!r}"
             )
-        self._make_outlet = outlet or outlet_maker(pipeline, bootstrap, kafka_config, collector, token)
+        self._is_redirectable = outlet is None
+        self._make_outlet = outlet or (
+            None if _redirections else outlet_maker(pipeline, bootstrap, kafka_config, collector, token)
+        )
+        self._close_on_sigterm = close_on_sigterm
+        self._have_unfinished: list[Callable[[], bool]] = []
         self._reset()
-        if self._make_outlet is None:
+        _living.add(self)
+        if self._make_outlet is None and not _redirections:
             log.warning(
                 "lagloss: not sending beacons: set %s to the address of Kafka, or %s to the URL of a collector",
                 BOOTSTRAP_VARIABLE,
@@ -197,7 +243,6 @@ class Emitter:
             )
             self._is_open = False
             return
-        self._close_on_sigterm = close_on_sigterm
         self._begin()
 
     def _reset(self) -> None:
@@ -217,32 +262,33 @@ class Emitter:
 
     def _begin(self) -> None:
         """Start to observe, and start the flushing thread."""
-        assert self._make_outlet is not None
-        register(self, close_on_sigterm=self._close_on_sigterm)
+        redirect = _redirections[-1] if _redirections and self._is_redirectable else None
+        make_outlet = partial(redirect, self) if redirect is not None else self._make_outlet
+        assert make_outlet is not None
+        register(self, close_on_sigterm=self._close_on_sigterm and redirect is None)
         host = f"{socket.gethostname()}:{os.getpid()}"
         identity = EmitterIdentity(
             self.pipeline, self.node, self.id, host, started_at=now_ms(), resumes=self._resumes, labels=self._labels
         )
-        outlet = self._make_outlet()
-        make_backlog = self._backlog_maker(identity)
+        outlet = make_outlet()
+        spool = self._spool if redirect is None else None
         self._flusher = Flusher(
             identity,
             self._beacons,
             outlet,
-            first=self.first,
-            names_ids=self._names_ids,
+            first=self.first or redirect is not None,  # a test names messages wherever they come in
+            names_ids=self._names_ids or redirect is not None,
             keep_traces=self.keeps_traces,
             final=self._final,
-            make_backlog=make_backlog,
+            make_backlog=self._backlog_maker(identity, spool),
         )
         self._room = self._max_items
         self._flusher.start()
-        if self._spool is not None:
-            self._recovery = RecoveryThread(self._spool, self._make_outlet, self.pipeline, self.node)
+        if spool is not None:
+            self._recovery = RecoveryThread(spool, make_outlet, self.pipeline, self.node)
             self._recovery.start()
 
-    def _backlog_maker(self, identity: EmitterIdentity) -> MakeBacklog | None:
-        below = self._spool
+    def _backlog_maker(self, identity: EmitterIdentity, below: Path | None) -> MakeBacklog | None:
         if below is None:
             return None
 
@@ -549,9 +595,15 @@ class Emitter:
         if self._is_open:
             if self._recovery is not None:
                 self._recovery.stop()
-            flusher.close(timeout_s, self._shut, is_finished=finished)
+            is_finished = finished and not any(has_unfinished() for has_unfinished in self._have_unfinished)
+            flusher.close(timeout_s, self._shut, is_finished=is_finished)
             self._shut()
         return flusher.ended
+
+    def close_unfinished_if(self, has_unfinished: Callable[[], bool]) -> None:
+        """Close as with `finished=False` if this returns True then, whatever calls `close`: the host, its exit, a
+        signal, or a middleware that shares this emitter."""
+        self._have_unfinished.append(has_unfinished)
 
     def _shut(self) -> None:
         self._is_open = False
@@ -587,6 +639,35 @@ class Emitter:
                 last_error=(flusher.last_error or flusher.outlet.last_error) if flusher else None,
             )
 
+    @property
+    def in_flight(self) -> int:
+        """Number of works in flight."""
+        return len(self._beacons.hand)
+
+    # -- redirections, for tests ----------------------------------------------------------------------------------
+
+    @property
+    def is_redirectable(self) -> bool:
+        """Whether `redirected` concerns this emitter: it was not given an outlet."""
+        return self._is_redirectable
+
+    def begin_redirection(self) -> dict[str, Any]:
+        """Begin anew with the next beacon; return the state to continue with afterwards."""
+        before = {name: getattr(self, name) for name in _STATE}
+        self._reset()
+        return before
+
+    def end_redirection(self, before: Mapping[str, Any] | None) -> None:
+        """End, and continue with this state; None: do nothing from now on."""
+        self.close()
+        if before is None:
+            self._reset()
+            self._shut()
+            return
+        vars(self).update(before)
+        if self._is_open and self._flusher is not None:
+            register(self, close_on_sigterm=self._close_on_sigterm)
+
     # -- forks ----------------------------------------------------------------------------------------------------
 
     def forked(self) -> None:
@@ -607,7 +688,7 @@ class Emitter:
             if self._flusher is not None:
                 return
             self._begin()
-            if "multiprocessing.util" in sys.modules:  # whose children exit without atexit
+            if "multiprocessing.util" in sys.modules and not _redirections:  # whose children exit without atexit
                 from multiprocessing.util import Finalize
 
                 Finalize(self, self.close, exitpriority=100)

@@ -325,7 +325,10 @@ class Flusher:
     # -- progress -------------------------------------------------------------------------------------------------
 
     def _read_progress(self) -> tuple[Progress, ...]:
-        """Return the progress of work in flight and lanes, now or a little later; a source that fails is left out."""
+        """Return the progress of work in flight and lanes, now or a little later; a source that fails is left out.
+
+        Of a lane that several sources report, such as one without a name, the lowest counts.
+        """
         progress: list[Progress] = []
         if self._buffer.has_hand:
             t_ms = now_ms()  # work that begins after this was taken in later
@@ -336,7 +339,11 @@ class Flusher:
                 progress.extend(source.snapshot())
             except Exception as error:
                 self._note(error)
-        return tuple(progress)
+        lowest: dict[tuple[str, str], Progress] = {}
+        for lane in progress:
+            before = lowest.setdefault((lane.checkpoint, lane.lane), lane)
+            before.until = min(before.until, lane.until)
+        return tuple(lowest.values())
 
     def _tidy(self) -> None:
         if time.monotonic() - self._tidied_at >= TIDY_S:

@@ -183,8 +183,12 @@ def wheels(folder: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def constraints(folder: Path) -> Path:
     """The lock without its hashes: with them, pip would want one of each wheel that is built here, too."""
-    path = folder / "constraints.txt"
-    pins = re.findall(r"^(\w[^\s=]*==[^\\\n]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    return _pins(folder, "requirements.txt")
+
+
+def _pins(folder: Path, lock: str) -> Path:
+    path = folder / f"constraints-{lock}"
+    pins = re.findall(r"^(\w[^\s=]*==[^\\\n]+)", (ROOT / lock).read_text(), re.MULTILINE)
     path.write_text("\n".join(pins))
     return path
 
@@ -201,8 +205,11 @@ def sdk(folder: Path, wheels: list[Path], constraints: Path) -> Environment:
 
 @pytest.fixture(scope="module")
 def sdk_with_extras(sdk: Environment) -> Environment:
-    """The same environment after `pip install 'lagloss[checksum,http,spark]'`."""
-    sdk.pip("install", f"lagloss[checksum,http,spark] @ {next((sdk.folder / 'downloads').glob('lagloss-*')).as_uri()}")
+    """The same environment after `pip install 'lagloss[aiokafka,checksum,http,spark]'`."""
+    sdk.pip(
+        "install",
+        f"lagloss[aiokafka,checksum,http,spark] @ {next((sdk.folder / 'downloads').glob('lagloss-*')).as_uri()}",
+    )
     return sdk
 
 
@@ -288,6 +295,36 @@ def test_every_example_runs_with_the_sdk_alone(sdk_with_extras: Environment, kaf
         with sdk.running(*words, LAGLOSS_KAFKA_BOOTSTRAP=kafka_bootstrap) as script:
             assert script.process.wait(120) == 0, script.output()
         assert dict(left_by(kafka_bootstrap, pipeline).counts) == EXPECTED[example]
+
+
+def test_a_service_finds_its_losses_in_its_own_tests_with_the_sdk_and_pytest_alone(
+    folder: Path, wheels: list[Path], constraints: Path
+) -> None:
+    tested = Environment(folder / "tested", constraints)
+    tested.make()
+    packages = (wheels[0], "pytest", "pytest-xdist", "fastapi", "httpx")
+    tested.pip("install", NO_COMPILE, "-c", _pins(folder, "requirements-dev.txt"), *packages)
+    examples = shutil.copytree(ROOT / "examples" / "pytest_service", tested.folder / "service")
+    for words in ((), ("-n", "2")):
+        with tested.running(tested.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, examples) as tests:
+            assert tests.process.wait(120) == 0, tests.output()
+            assert "2 passed" in tests.output()
+    with tested.running(tested.python, "-m", "pytest", "--fixtures", examples) as listed:
+        assert listed.process.wait(60) == 0
+        assert "lagloss_pipeline" in listed.output()
+
+
+def test_the_extra_for_aiokafka_brings_it(folder: Path, wheels: list[Path], constraints: Path) -> None:
+    environment = Environment(folder / "aiokafka", constraints)
+    environment.make()
+    environment.pip("install", NO_COMPILE, wheels[0])
+    script = "import lagloss.aiokafka"
+    with environment.running(environment.python, "-c", script) as without:
+        assert without.process.wait(60) == 1
+        assert "run `pip install 'lagloss[aiokafka]'`" in without.output()
+    environment.pip("install", NO_COMPILE, f"lagloss[aiokafka] @ {wheels[0].as_uri()}")
+    with environment.running(environment.python, "-c", script) as imported:
+        assert imported.process.wait(60) == 0, imported.output()
 
 
 def test_without_spark_all_but_the_aggregator_runs(

@@ -23,9 +23,9 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
+from lagloss.kafka.base import HANDOVER_S
 from lagloss.kafka.commits import OffsetTracker, Partition, Taken, place_of
 from lagloss.kafka.lanes import KafkaLanes
-from lagloss.kafka.node import HANDOVER_S
 from lagloss.sdk.emitter import Processing
 from pipeline_under_test.stream.event_faults import apply_delay, corrupted
 from pipeline_under_test.stream.events.event import Event

@@ -127,12 +127,16 @@ EXPECTED = {
     "kafka_service": {**RELAY, "enrich.out": MESSAGES - ROBOTS, "enrich.filtered robot": ROBOTS},
     "kafka_threads": RELAY,
     "kafka_asyncio": RELAY,
+    "aiokafka_service": {**RELAY, "enrich.out": MESSAGES - ROBOTS, "enrich.filtered robot": ROBOTS},
     "batch_sink": {**SOURCE, "warehouse.in": MESSAGES, "warehouse.out": MESSAGES},
     "fastapi_service": {**SOURCE, "shop.out": MESSAGES - ROBOTS, "shop.filtered http 422": ROBOTS},
     "spark_job": dict.fromkeys(("extract.in", "extract.out", "load.in", "load.out"), MESSAGES),
     "forked_worker": {"shop.in": 3 * MESSAGES, "shop.out": 3 * MESSAGES},
 }
-CONSUMERS = {"kafka_service": "enrich", "kafka_threads": "enrich", "kafka_asyncio": "enrich", "batch_sink": "warehouse"}
+CONSUMERS = {
+    **dict.fromkeys(("aiokafka_service", "kafka_service", "kafka_threads", "kafka_asyncio"), "enrich"),
+    "batch_sink": "warehouse",
+}
 
 
 def test_every_example_is_run() -> None:

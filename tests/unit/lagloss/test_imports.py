@@ -1,5 +1,5 @@
-"""What the SDK needs of its host's environment: four packages, those of its extras and of Airflow, and nothing of the
-server."""
+"""What the SDK needs of its host's environment: four packages, those of its extras, of Airflow and of pytest, nothing
+of the server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from lagloss.broker.connection import MSK_PACKAGE
 ROOT = Path(lagloss.__file__).parent
 NEEDED = {"confluent_kafka", "fastavro", "numpy", "xxhash"}
 EXTRAS = {
+    "aiokafka/__init__.py": {"aiokafka"},
+    "aiokafka/consumer.py": {"aiokafka"},
+    "aiokafka/lanes.py": {"aiokafka"},
+    "aiokafka/node.py": {"aiokafka"},
+    "aiokafka/producer.py": {"aiokafka"},
     "airflow/listener.py": {"pluggy"},
     "airflow/plugin.py": {"airflow"},
     "airflow/sensor.py": {"airflow"},
+    "pytest_plugin.py": {"pytest"},
     "spark.py": {"pyarrow", "pyspark"},
     "sdk/outlets/http.py": {"httpx2"},
     "broker/connection.py": {MSK_PACKAGE},
@@ -43,10 +49,30 @@ def test_the_sdk_imports_its_four_packages_and_those_of_its_extras() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["lagloss", "lagloss.kafka", "lagloss.files", "lagloss.asgi", "lagloss.sink", "lagloss.identity"]
+    "module",
+    [
+        "lagloss",
+        "lagloss.kafka",
+        "lagloss.files",
+        "lagloss.asgi",
+        "lagloss.sink",
+        "lagloss.identity",
+        "lagloss.testing",
+    ],
 )
 def test_a_public_module_is_imported_without_the_extras(module: str) -> None:
     asked = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     words = [sys.executable, "-I", "-c", asked]
     loaded = set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
-    assert not loaded & {"httpx2", "pyspark", "pandas", "pyarrow", "sqlalchemy", "pydantic", "lagloss_server"}
+    assert not loaded & {
+        "_pytest",
+        "aiokafka",
+        "pytest",
+        "httpx2",
+        "pyspark",
+        "pandas",
+        "pyarrow",
+        "sqlalchemy",
+        "pydantic",
+        "lagloss_server",
+    }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PUBLIC = {
+    "lagloss.aiokafka": ("AIOKafkaNode", "AIONodeConsumer", "AIONodeProducer"),
     "lagloss": ("Emitter", "EmitterStats", "KafkaLanes", "MemoryOutlet", "Processing"),
     "lagloss.asgi": ("BeaconMiddleware", "current_identity"),
     "lagloss.files": ("FileNode", "NodeBucket", "NodeQueue", "QueuedFile"),
@@ -16,6 +17,7 @@ PUBLIC = {
     "lagloss.kafka": ("KafkaNode", "NodeConsumer", "NodeProducer"),
     "lagloss.sink": ("Batch", "batch"),
     "lagloss.spark": ("emit", "emit_now"),
+    "lagloss.testing": ("LostMessage", "RecordedPipeline", "assert_no_loss", "recorded"),
     "lagloss_server.notebook": ("read_windows",),
 }
 EXPECTED = Path(__file__).with_name("public_names.txt")
@@ -44,7 +46,9 @@ def described(module: str, name: str) -> Iterator[str]:
     yield f"{module}.{name}{signature(named)}"
     if not inspect.isclass(named):
         return
-    for member, value in sorted(vars(named).items()):
+    ours = [kind for kind in reversed(inspect.getmro(named)) if kind.__module__.startswith("lagloss")]
+    members = {member: value for kind in ours for member, value in vars(kind).items()}
+    for member, value in sorted(members.items()):
         if member.startswith("_"):
             continue
         value = value.__func__ if isinstance(value, classmethod | staticmethod) else value

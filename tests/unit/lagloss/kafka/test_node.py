@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from lagloss import MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.identity import Identity
-from lagloss.kafka import KafkaNode, node
+from lagloss.kafka import KafkaNode, base
 from lagloss.kafka.commits import Commits, Taken
 from lagloss.wire.format import decode_block, decode_report
 
@@ -82,7 +82,7 @@ def test_an_unfinished_message_of_a_released_partition_is_in_flight_until_its_ne
         finished.end_handling()
         assert works(mid) == 1
         mid.take(orders(9), Taken(9))
-        monkeypatch.setattr(node, "HANDOVER_S", 0)
+        monkeypatch.setattr(base, "HANDOVER_S", 0)
         mid.release_partitions([("orders", 0)])
         mid.poll_producers()
         assert works(mid) == 1, "expected the first to stay for its time, and the second to be over"

@@ -75,6 +75,7 @@ class Record:
 
     def __init__(self, topic: str, partition: int, key: bytes | None) -> None:
         self.topic, self.partition, self.key = (lambda: topic), (lambda: partition), (lambda: key)
+        self.offset = lambda: 0
 
 
 def test_a_kafka_node_takes_the_key_from_the_record() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
-from lagloss.kafka.lanes import Lane
+from lagloss.kafka.lane_proofs import Lane
 from lagloss.wire.format import decode_block, decode_report
 from tests.support.kafka_log import wait_for
 
