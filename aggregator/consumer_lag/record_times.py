@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
@@ -16,9 +15,11 @@ from lagloss.broker.partition_bounds import Key
 from lagloss.identity import REPLAY_HEADER, Carrier, Identities, mapping_of
 from lagloss_server.model.taps import Extraction
 
-READ_TIMEOUT_S: Final = 2.0
-MAX_PLACES: Final = 100
-"""Read in one call: a fetch of some ten KB each."""
+READ_TIMEOUT_S: Final = 4.0
+MAX_PLACES: Final = 10_000
+"""Read in one call: a batch of records each, in many fetches at a time."""
+FETCH_BYTES: Final = 16_384
+"""Of a partition; brokers send a whole batch though it is larger."""
 KEPT_S: Final = 300.0
 """A record that goes on waiting is read again after this time: the topic may have been created anew."""
 
@@ -43,6 +44,8 @@ class WaitingRecords:
         self._expressions = EventTimes(cluster)
         self._identities = Identities()
         self._kept: dict[RecordPlace, tuple[float, WaitingRecord]] = {}
+        self._read_at: dict[Key, float] = {}
+        """When a record of each partition was last known (monotonic s)."""
         self._consumer = Consumer(
             {
                 **config,
@@ -54,15 +57,16 @@ class WaitingRecords:
                 "fetch.wait.max.ms": 100,
                 # one record of each is wanted
                 "queued.min.messages": 1,
-                "fetch.message.max.bytes": 65_536,
+                "fetch.message.max.bytes": FETCH_BYTES,
             }
         )
 
     def read(
         self, places: Iterable[RecordPlace], expressions: Mapping[str, Extraction] = NO_EXPRESSIONS
     ) -> dict[RecordPlace, WaitingRecord]:
-        """Return the record that waits at each of these places. Those that waited there at the last call are known, of
-        others the first `MAX_PLACES` are read; places that could not be read in time are left out, for any reason.
+        """Return the record that waits at each of these places. Those that waited there at the last call are known; of
+        others `MAX_PLACES` are read, in partitions that were read longest ago first. Places that could not be read in
+        time are left out, for any reason.
         `expressions`: by topic, where its records say their event times."""
         self._expressions.follow(expressions)
         began = time.monotonic()
@@ -70,12 +74,16 @@ class WaitingRecords:
         cached = {place: self._kept[place] for place in wanted_places if place in self._kept}
         self._kept = {place: entry for place, entry in cached.items() if entry[0] > began - KEPT_S}
         records = {place: record for place, (_, record) in self._kept.items()}
-        remaining = list(islice((place for place in wanted_places if place not in records), MAX_PLACES))
+        unread = [place for place in wanted_places if place not in records]
+        remaining = sorted(unread, key=lambda place: self._read_at.get(place.key, 0.0))[:MAX_PLACES]
         while remaining and time.monotonic() < deadline:
             # two groups may go on at two places of one partition, which are read one after the other
             turn = {place.key: place for place in reversed(remaining)}
             records |= self._read(turn, deadline)
             remaining = [place for place in remaining if turn[place.key] != place]
+        self._read_at = {
+            place.key: began if place in records else self._read_at.get(place.key, 0.0) for place in wanted_places
+        }
         for place, record in records.items():
             if not record.is_end:
                 self._kept.setdefault(place, (began, record))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -53,6 +54,17 @@ def test_an_end_is_looked_at_each_round(records: WaitingRecords, monkeypatch: py
     for _ in range(2):
         assert records.read(places(1, 5))[RecordPlace(("in", 0), 5)].is_end
     assert read.places == places(1, 5) * 2
+
+
+def test_those_that_were_read_longest_ago_are_read_first(
+    records: WaitingRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where more partitions move each round than one can read, each has its turn."""
+    read = Read()
+    monkeypatch.setattr(records, "_read", read)
+    for step in range(2):
+        records.read(places(2 * MAX_PLACES, 4 + 2 * step))
+    assert set(Counter(place.key for place in read.places).values()) == {1}
 
 
 def test_what_is_known_leaves_the_reads_to_others(records: WaitingRecords, monkeypatch: pytest.MonkeyPatch) -> None:
