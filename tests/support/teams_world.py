@@ -18,15 +18,12 @@ import httpx2
 from sqlalchemy import JSON, BigInteger, Boolean, Connection, DateTime, Double, Integer, LargeBinary, Table, Uuid
 from sqlalchemy.types import ARRAY
 
-from aggregator.consumer_lag.summary import summarize
-from aggregator.node_groups import NodeGroup, PartitionLag
 from dashboard.request.current_user import Person, answer_for
 from dashboard.request.grants import Grants
 from dashboard.web.server import create_server
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import hash_id
-from lagloss_server.groups.cluster_groups import ClusterGroup, NamedBy, keep_cluster_groups
-from lagloss_server.groups.consumer_groups import GroupDescription
+from lagloss_server.groups.cluster_groups import NamedBy, keep_cluster_groups
 from lagloss_server.incidents import actions
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window import rfc3339
@@ -35,6 +32,7 @@ from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import alerting, audit, dashboard, runs, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
+from tests.support.group_rows import group
 from tests.support.incident_rows import (
     EXAMPLE,
     WHERE,
@@ -254,12 +252,6 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
         "of all": _silence(store, f"pipeline=~{OURS}|{HUSHED}", "kind=lag"),
     }
     return TeamsWorld(store, incidents, silences)
-
-
-def group(name: str, named_by: Sequence[NamedBy]) -> ClusterGroup:
-    """A consumer group with something unread."""
-    lags = [PartitionLag(NodeGroup("", "", name), f"{name}-topic", 0, 3, 1_500, basis="timestamp")]
-    return summarize("", name, "consumer", GroupDescription("Stable", 1), lags, named_by)
 
 
 def _incident(connection: Connection, pipeline: str) -> UUID:

@@ -11,8 +11,10 @@ from playwright.sync_api import Browser, expect
 
 from dashboard.pages import directory
 from dashboard.request import links
+from lagloss_server.groups.cluster_groups import NamedBy, keep_cluster_groups
 from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, serving, until
+from tests.support.group_rows import group
 from tests.support.incident_rows import store_incident
 from tests.support.runs import store_failed_run
 from tests.support.stored_windows import Stored
@@ -36,6 +38,7 @@ def world(module_database_url: str) -> Iterator[World]:
     store_failed_run(store, "chain", start_s)
     with store.engine.begin() as connection:
         incident = store_incident(connection, pipeline="chain")
+        keep_cluster_groups(connection, int(time.time() * 1_000), [group("mailer", [NamedBy("chain", "snk")])])
     store.close()
     with serving(module_database_url) as url:
         yield World(url, start_s, str(incident))
@@ -52,6 +55,7 @@ def addresses(world: World) -> dict[str, tuple[str, str]]:
         "runs": ("/pipelines/chain/runs?zone=UTC", "publish failed after 2 tries although spark succeeded"),
         "alerts": ("/alerts?zone=UTC", "chain"),
         "incident": (f"/incidents/{world.incident}?zone=UTC", "chain"),
+        "groups": ("/groups?zone=UTC", "mailer"),
         "health": ("/health?zone=UTC", "Health of lagloss"),
         "audit": ("/audit?zone=UTC", "Audit"),
     }
