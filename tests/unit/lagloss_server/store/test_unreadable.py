@@ -86,7 +86,14 @@ def test_whatever_stands_in_one_definition_all_others_are_read(data: st.DataObje
 def test_a_key_that_only_a_newer_version_knows_says_so_with_its_place(data: st.DataObject) -> None:
     document = named(data.draw(st.sampled_from(DOCUMENTS)), "orders")
     mappings = [path for path in places(document) if isinstance(_at(document, path), dict)]
-    of_names = ({"labels"}, {"taps"}, {"destinations"}, {"checkpoints"}, {"extraction"})  # whose keys are anybody's
+    of_names = (
+        {"labels"},
+        {"taps"},
+        {"spans"},
+        {"destinations"},
+        {"checkpoints"},
+        {"extraction"},
+    )  # whose keys are anybody's
     path = data.draw(st.sampled_from([path for path in mappings if not path or {path[-1]} not in of_names]))
     later = changed(document, (*path, "futureField"), 1)
     (aside,) = stored._read_versions([row("orders", later, 3)]).unreadable
