@@ -66,10 +66,12 @@ class Probes:
             time.sleep(0.5)
 
     def until_named(self, path: str, services: Collection[str], server: str, within_s: float) -> None:
-        """Wait until all of these name the server that hangs; on a busy machine one may not answer in time."""
+        """Wait until all of these name the server that hangs, as one that does not respond or that they wait for; on a
+        busy machine one may not answer in time."""
         ends = time.monotonic() + within_s
         while (texts := [text for name, (_, text) in self.get(path).items() if name in services]) and not all(
-            server.lower() in text.lower() and "has not responded for" in text for text in texts
+            server.lower() in text.lower() and ("has not responded for" in text or text.startswith("waiting for"))
+            for text in texts
         ):
             assert time.monotonic() < ends, texts
             time.sleep(0.5)
