@@ -199,3 +199,8 @@ def quality_target(cell: QualityCell) -> str:
             return f"≤ {fmt.duration(cell.target)}"
         case _:
             return f"≤ {fmt.percent(cell.target)}"
+
+
+def rate(per_s: float | None) -> str:
+    """Format records per second: `0/s`, `12.3/s`, `1,200/s`."""
+    return fmt.NOTHING if per_s is None else f"{per_s:,.{0 if per_s >= 100 or per_s == 0 else 1}f}/s"

@@ -154,9 +154,11 @@ class ConsumerLags:
         """
         self.trouble = None
         names = {group.group for group in groups}
-        self._described = self._descriptions(names)  # before commits: a member's last one comes before its end
-        shared = self._shared(names & self._shares)
-        committed = self._committed(names - self._shares)
+        shares = names & self._shares
+        # before commits: a member's last one comes before its end
+        self._described = self._descriptions(names - shares, shares)
+        shared = self._shared(shares)
+        committed = self._committed(names - shares)
         committed |= {name: {key: lag.start for key, lag in lags.items()} for name, lags in shared.items()}
         assigned = {key for description in self._described.values() for key in description.keys}
         keys = self._partitions({topic for topic, _ in assigned.union(*committed.values())})
@@ -205,11 +207,10 @@ class ConsumerLags:
             self.trouble = str(error)
             return {}
 
-    def _descriptions(self, names: Collection[str]) -> dict[str, GroupDescription]:
+    def _descriptions(self, names: Collection[str], shares: Collection[str]) -> dict[str, GroupDescription]:
         """Return the description of each group whose coordinator gives one; keep an error as the trouble."""
-        shares = {name for name in names if name in self._shares}
         try:
-            return self._groups.described(set(names) - shares) | self._groups.described_shares(shares)
+            return self._groups.described(names) | self._groups.described_shares(shares)
         except KafkaException as error:
             self.trouble = str(error)
             return {}

@@ -86,9 +86,11 @@ class WatchedGroups:
 
 @dataclass
 class ClusterRound:
-    """What a round has read of a cluster. `listed`: its groups, None where they could not be listed."""
+    """What a round has read of a cluster. `groups`: those to read, first the ones that definitions name; `listed`: all
+    that exist, None where they could not be listed."""
 
     cluster: str
+    groups: list[NodeGroup] = field(default_factory=list)
     asked_ms: int = 0
     listed: Mapping[str, ListedGroup] | None = None
     lags: list[PartitionLag] = field(default_factory=list)
@@ -168,7 +170,10 @@ class ConsumerLagWatch:
         group that cannot be read or stored is set aside alone."""
         wanted = self._groups()
         troubles: dict[str, str] = {}
-        rounds = [ClusterRound(cluster) for cluster in wanted.clusters]
+        rounds = [
+            ClusterRound(cluster, [group for group in wanted.named if group.cluster == cluster])
+            for cluster in wanted.clusters
+        ]
         for cluster_round in rounds:
             cluster = cluster_round.cluster
             try:
@@ -180,7 +185,7 @@ class ConsumerLagWatch:
             except Exception as error:  # our bug costs a round, and not the watch
                 troubles[cluster] = repr(error)
                 log.exception("consumer lag failed", cluster=cluster)
-        self._forget(wanted, rounds)
+        self._forget(rounds)
         self._note(troubles)
         if not self._stop.is_set():
             all_lags = [lag for cluster_round in rounds for lag in cluster_round.lags]
@@ -194,17 +199,16 @@ class ConsumerLagWatch:
 
     def _read_cluster(self, lags: Lags, wanted: WatchedGroups, reading: ClusterRound) -> None:
         """Read the groups of a cluster, those that definitions name and all others; what is read is stored."""
-        groups = [group for group in wanted.named if group.cluster == reading.cluster]
         if isinstance(lags, ConsumerLags):
             try:
                 reading.listed = lags.listed()
-                groups += reading.others(wanted)
+                reading.groups += reading.others(wanted)
             except KafkaException:
-                if not groups:
+                if not reading.groups:
                     raise
                 # the groups that are named may be readable though they cannot be listed
         waiting = set(self._failures.waiting("group", int(time.time() * 1_000)))
-        due = [group for group in groups if _item(group) not in waiting]
+        due = [group for group in reading.groups if _item(group) not in waiting]
         expressions = wanted.of_cluster(reading.cluster)
         isolate(due, lambda some: self._read(lags, some, expressions, reading), self._set_aside)
         if reading.listed is not None and not self._stop.is_set():
@@ -233,11 +237,11 @@ class ConsumerLagWatch:
         reading.described |= described
         return len(some)
 
-    def _forget(self, wanted: WatchedGroups, rounds: Sequence[ClusterRound]) -> None:
+    def _forget(self, rounds: Sequence[ClusterRound]) -> None:
         """Forget groups that are not read any more; those of a cluster that could not be listed may still exist."""
         if any(cluster_round.listed is None and cluster_round.cluster != QUEUES for cluster_round in rounds):
             return
-        groups = [*wanted.named, *(group for cluster_round in rounds for group in cluster_round.others(wanted))]
+        groups = [group for cluster_round in rounds for group in cluster_round.groups]
         self._progress.forget_others(groups)
         items, now_ms = {_item(group) for group in groups}, int(time.time() * 1_000)
         put_aside = (*self._failures.waiting("group", now_ms), *self._failures.due("group", now_ms))

@@ -60,12 +60,28 @@ class Unanswered:
                 await self.changed.wait()
 
 
-class Messages:
-    """A stream of messages whose end waits for the answers: at its end the server cancels what it is doing."""
+class _CountedStream:
+    """A stream of messages whose unanswered requests are counted."""
 
     def __init__(self, stream: Any, unanswered: Unanswered) -> None:
         self._stream = stream
         self._unanswered = unanswered
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stream.__aexit__(kind, error, trace)
+
+
+class Messages(_CountedStream):
+    """A stream of messages whose end waits for the answers: at its end the server cancels what it is doing."""
 
     async def receive(self) -> SessionMessage | Exception:
         item: SessionMessage | Exception = await self._stream.receive()
@@ -82,38 +98,10 @@ class Messages:
             await self._unanswered.wait()
             raise StopAsyncIteration from None
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stream.__aexit__(kind, error, trace)
-
-
-class Answers:
+class Answers(_CountedStream):
     """A stream of messages to the client that notes which requests are answered."""
-
-    def __init__(self, stream: Any, unanswered: Unanswered) -> None:
-        self._stream = stream
-        self._unanswered = unanswered
 
     async def send(self, item: SessionMessage, /) -> None:
         await self._stream.send(item)
         self._unanswered.written(item)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self._stream.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stream.__aexit__(kind, error, trace)

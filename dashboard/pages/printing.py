@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 from dash import html
 from dash.development.base_component import Component
 
-from dashboard.pages.base import SCRIPTED, Part, data
+from dashboard.pages.base import SCRIPTED, Part, aria, data
 
 Node: TypeAlias = str | list[Any]
 
@@ -105,6 +105,17 @@ def element(tag: str, children: Part = None, **properties: Any) -> Printed:
     nodes: list[Node] = []
     _print_element(tag, properties, children, nodes)
     return Printed(nodes)
+
+
+def small(text: str) -> Printed | None:
+    """Return a second, smaller line of a cell."""
+    return element("div", text, className="small") if text else None
+
+
+def status(word: str, sign: str, colour: str, title: str | None = None) -> Printed:
+    """Return a status by sign, word and colour, as `base.badge` does of a component."""
+    shown = element("span", sign, **aria(hidden="true"))
+    return element("span", [shown, f" {word}"], className=f"status status-{colour}", title=title)
 
 
 def inside_link(text: str, href: str, **more: Any) -> Printed:

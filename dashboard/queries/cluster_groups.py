@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lagloss_server.groups.cluster_groups import GroupReading, read_cluster_groups
+from lagloss_server.groups.cluster_groups import GroupReading, read_cluster_groups, read_clusters
 from lagloss_server.store.store import Store
 
 
@@ -42,3 +42,9 @@ def read_groups(store: Store, filters: GroupFilters) -> ClusterGroups:
         readings = read_cluster_groups(connection)
     clusters = sorted({reading.group.cluster for reading in readings})
     return ClusterGroups([reading for reading in readings if filters.matches(reading)], clusters, len(readings))
+
+
+def clusters_of(store: Store) -> list[str]:
+    """Read the names of the clusters whose groups the reader may see."""
+    with store.engine.connect() as connection:
+        return read_clusters(connection)

@@ -181,12 +181,6 @@ def forget_cluster_groups(connection: Connection, cluster: str, existing: Collec
     connection.execute(delete(row).where(*gone))
 
 
-def forget_other_clusters(connection: Connection, clusters: Collection[str]) -> None:
-    """Delete the groups of clusters that are not read any more."""
-    row = tables.ClusterGroupRow
-    connection.execute(delete(row).where(~tables.is_any(row.cluster, list(clusters))))
-
-
 def read_cluster_groups(connection: Connection) -> list[GroupReading]:
     """Return all groups, worst first; without a row that a newer version wrote and this one cannot read."""
     row = tables.ClusterGroupRow
@@ -195,6 +189,12 @@ def read_cluster_groups(connection: Connection) -> list[GroupReading]:
         with suppress(msgspec.DecodeError):
             readings.append(GroupReading(asked_ms, msgspec.json.decode(document, type=ClusterGroup)))
     return worst_first(readings)
+
+
+def read_clusters(connection: Connection) -> list[str]:
+    """Return the names of the clusters of all groups, sorted; without reading the groups."""
+    row = tables.ClusterGroupRow
+    return list(connection.execute(select(row.cluster).distinct().order_by(row.cluster)).scalars())
 
 
 def behind_text(group: ClusterGroup) -> str:

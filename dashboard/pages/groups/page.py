@@ -10,12 +10,12 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.format import STATUSES
-from dashboard.pages.base import Part, alert, aria, data, live
+from dashboard.format import STATUSES, rate
+from dashboard.pages.base import Part, alert, data, live
 from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit
 from dashboard.pages.paging import PageOf, chosen_page, pager
-from dashboard.pages.printing import Printed, element, inside_link
-from dashboard.queries.cluster_groups import ClusterGroups, GroupFilters, read_groups
+from dashboard.pages.printing import Printed, element, inside_link, small, status
+from dashboard.queries.cluster_groups import ClusterGroups, GroupFilters, clusters_of, read_groups
 from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss_server.base import format as fmt
@@ -147,24 +147,20 @@ def _row(reading: GroupReading, visit: Visit, *, several: bool) -> Printed:
     group = reading.group
     values: tuple[Part, ...] = (
         _status(group),
-        [_behind(group), _small(_basis(group))],
+        [_behind(group), small(_basis(group))],
         fmt.count(group.lag),
-        _rate(group.commits_per_s),
-        _rate(group.appends_per_s),
+        rate(group.commits_per_s),
+        rate(group.appends_per_s),
         fmt.duration_s(group.time_to_loss_s(visit.now_s)),
         _hottest(group),
         _pipelines(group, visit.address),
     )
-    name = element("th", [group.group, _small(_about(group, several=several))], role="rowheader", scope="row")
+    name = element("th", [group.group, small(_about(group, several=several))], role="rowheader", scope="row")
     cells = [
         element("td", value, role="cell", **data(label=label))
         for label, value in zip(_COLUMNS[1:], values, strict=True)
     ]
     return element("tr", [name, *cells], role="row", **data(key=f"{group.cluster}/{group.group}"))
-
-
-def _small(text: str) -> Printed | None:
-    return element("div", text, className="small") if text else None
 
 
 def _about(group: ClusterGroup, *, several: bool) -> str:
@@ -177,8 +173,7 @@ def _status(group: ClusterGroup) -> Part:
     if group.status is None:
         return fmt.NOTHING
     look = STATUSES[group.status]
-    sign = element("span", look.icon, **aria(hidden="true"))
-    return element("span", [sign, f" {look.word}"], className=f"status status-{look.colour}", title=look.meaning)
+    return status(look.word, look.icon, look.colour, look.meaning)
 
 
 def _behind(group: ClusterGroup) -> str:
@@ -190,10 +185,6 @@ def _basis(group: ClusterGroup) -> str:
     if group.behind_s is None:
         return next((topic.problem for topic in group.topics if topic.problem), "")
     return {"event-time": "by event time", "timestamp": "by timestamp", None: ""}[group.basis]
-
-
-def _rate(per_s: float | None) -> str:
-    return fmt.NOTHING if per_s is None else f"{per_s:,.{0 if per_s >= 100 or per_s == 0 else 1}f}/s"
 
 
 def _hottest(group: ClusterGroup) -> str:
@@ -232,9 +223,7 @@ PAGE: Final = Page(
             lambda address, chosen: address.asking(
                 cluster=None if chosen == _ALL else "" if chosen == _OWN else chosen, page=None
             ),
-            choices=lambda services, address: _choices(
-                filters_of(address), read_groups(services.store, GroupFilters()).clusters
-            ),
+            choices=lambda services, address: _choices(filters_of(address), clusters_of(services.store)),
         ),
     ),
 )

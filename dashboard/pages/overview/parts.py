@@ -11,7 +11,7 @@ from dash import html
 from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, sparkline, spoken
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, aria, data, picture
-from dashboard.pages.printing import element, inside_link
+from dashboard.pages.printing import element, inside_link, small, status
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Minute, Order, PipelineStatus, State
@@ -124,7 +124,7 @@ def _row(standing: PipelineStatus, address: Address, now_s: float) -> Part:
     name, zone = standing.pipeline, address.zone
     to_page = inside_link(name, address.to(links.pipeline(name)).href, className="stretched")
     cells = [
-        element("th", [to_page, _small(standing.description)], role="rowheader", scope="row"),
+        element("th", [to_page, small(standing.description)], role="rowheader", scope="row"),
         _cell("Status", *_now(standing, zone)),
         _cell("Loss", *_loss(standing), is_bad=_is_lossy(standing)),
         _cell("E2E lag", *_lag(standing), is_bad=_is_late(standing)),
@@ -140,10 +140,6 @@ def _cell(label: str, *children: Part, is_bad: bool = False) -> Part:
     return element("td", children, role="cell", className="bad" if is_bad else None, **data(label=label))
 
 
-def _small(text: str) -> Part | None:
-    return element("div", text, className="small") if text else None
-
-
 def _now(standing: PipelineStatus, zone: Zone) -> list[Part]:
     """Return the newest verdict and since when; where that is not of now, what is the matter, and what the last one
     was."""
@@ -151,14 +147,9 @@ def _now(standing: PipelineStatus, zone: Zone) -> list[Part]:
     if minute is None or not standing.is_current:
         state = _OF_CONDITION[standing.condition]
         last = f"was {VERDICTS[minute.verdict].word}" if minute is not None else "no verdict so far"
-        return [_status(*_LOOKS[state]), _small("" if state is State.NOT_CLOSED else last)]
+        return [status(*_LOOKS[state]), small("" if state is State.NOT_CLOSED else last)]
     look = VERDICTS[minute.verdict]
-    return [_status(look.word, look.icon, look.colour), _small(_since(minute, zone))]
-
-
-def _status(word: str, sign: str, colour: str) -> Part:
-    shown = element("span", sign, **aria(hidden="true"))
-    return element("span", [shown, f" {word}"], className=f"status status-{colour}")
+    return [status(look.word, look.icon, look.colour), small(_since(minute, zone))]
 
 
 def _since(minute: Minute, zone: Zone) -> str:
@@ -186,8 +177,8 @@ def _loss(standing: PipelineStatus) -> list[Part]:
 def _of_now(standing: PipelineStatus, text: str, target: str) -> list[Part]:
     """Return the value, unless the pipeline is blind or stale: then the last known one stands below."""
     if standing.newest is None or standing.is_current:
-        return [text, _small(target)]
-    return [fmt.NOTHING, _small(f"was {text}, {target}")]
+        return [text, small(target)]
+    return [fmt.NOTHING, small(f"was {text}, {target}")]
 
 
 def _loss_of(minute: Minute) -> str:
@@ -241,10 +232,10 @@ def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Part]:
     minute, reported_s = standing.newest, standing.fresh.reported_s
     if minute is None:
         heard = "no reports so far" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
-        return [fmt.NOTHING, _small(heard)]
+        return [fmt.NOTHING, small(heard)]
     shown = zone.minute(minute.start_s) if now_s - minute.start_s > DAY_S else zone.clock(minute.start_s)
     when = element("time", shown, title=utc(minute.start_s))
-    return [when, _small(f"ended {_aged(now_s - minute.start_s - WINDOW_S)}")]
+    return [when, small(f"ended {_aged(now_s - minute.start_s - WINDOW_S)}")]
 
 
 def _aged(seconds: float) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.format import STATUSES
+from dashboard.format import STATUSES, rate
 from dashboard.pages.base import DATED_S, Part, TableColumn, aria, badge, moment, number, table
 from dashboard.queries.consumer_groups import ConsumerGroup
 from dashboard.request.links import Address
@@ -107,12 +107,8 @@ def _state(group: ConsumerGroup, zone: Zone, now_s: float) -> list[Part | str]:
 
 
 def _numbers(lag: int | None, moving: Velocity, catches_up_s: float | None) -> list[str]:
-    rates = (_rate(moving.commits_per_s), _rate(moving.appends_per_s))
+    rates = (rate(moving.commits_per_s), rate(moving.appends_per_s))
     return [fmt.count(lag), *rates, _ahead(lag, moving, catches_up_s)]
-
-
-def _rate(per_s: float | None) -> str:
-    return fmt.NOTHING if per_s is None else f"{per_s:,.{0 if per_s >= 100 or per_s == 0 else 1}f}/s"
 
 
 def _ahead(lag: int | None, moving: Velocity, catches_up_s: float | None) -> str:
@@ -122,7 +118,7 @@ def _ahead(lag: int | None, moving: Velocity, catches_up_s: float | None) -> str
     if catches_up_s is not None:
         return f"in {fmt.duration_s(catches_up_s)}"
     gain = moving.gain_per_s
-    return fmt.NOTHING if gain is None else "never at this rate" if gain >= 0 else f"falling behind by {_rate(-gain)}"
+    return fmt.NOTHING if gain is None else "never at this rate" if gain >= 0 else f"falling behind by {rate(-gain)}"
 
 
 def _deleted_from(deletes_ms: int | None, zone: Zone, now_s: float) -> Part | str:
