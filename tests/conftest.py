@@ -51,16 +51,16 @@ QUICK_IN_A_BROWSER = "test_shell.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in a folder other than tests/unit and tests/oracle needs servers, as far as `make unit` goes. It has a
-    second try: on a machine that is busy with others a broker may answer late, and what a test waits for may come in
-    another order. The summary counts reruns; one that comes up again is a fault to mend. Slow tests, which kill
+    """Everything in a folder other than tests/unit and tests/oracle needs servers, as far as `make unit` goes. Each
+    test has a second try: on a machine that is busy with others a broker may answer late, and a process start after the
+    next step of its test. The summary counts reruns; one that comes up again is a fault to mend. Slow tests, which kill
     processes and servers, have longer than the others before they count as stuck."""
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         if folder in ("integration", "acceptance"):
             item.add_marker(pytest.mark.servers)
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        item.add_marker(pytest.mark.flaky(reruns=1))
         if "browser" in getattr(item, "fixturenames", ()) and item.path.name != QUICK_IN_A_BROWSER:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None:

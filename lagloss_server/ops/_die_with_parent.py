@@ -51,16 +51,21 @@ def launch(arguments: list[str]) -> None:
 
 
 def guard(parent: int, within_s: float) -> None:
-    """Wait for the parent's end, then see to that of its children."""
+    """Wait for the parent's end, then see to that of its children.
+
+    The parent may have died before this ran: what it wrote is read all the same. Its forks keep the pipe open."""
     children: dict[int, str] = {}
-    while os.getppid() == parent:
-        if select.select([0], [], [], 1)[0]:
+    while True:
+        parent_lives = os.getppid() == parent
+        if select.select([0], [], [], 1 if parent_lives else 0)[0]:
             numbers = os.read(0, 1024 * PID_BYTES)
             if not numbers:
                 break
             pids = [int.from_bytes(numbers[index : index + PID_BYTES]) for index in range(0, len(numbers), PID_BYTES)]
             children = {pid: start for pid, start in children.items() if started(pid) == start}
             children |= {pid: start for pid in pids if (start := started(pid))}
+        elif not parent_lives:
+            break
     end_all(children, within_s)
 
 

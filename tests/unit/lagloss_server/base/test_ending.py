@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lagloss_server.ops._die_with_parent import started
+from lagloss_server.ops import _die_with_parent
+from lagloss_server.ops._die_with_parent import PID_BYTES, started
 from tests.support.closers import wait_until
 
 WITHIN_S = 1.0
@@ -126,3 +127,19 @@ def test_what_a_parent_leaves_is_killed_though_it_is_stopped_or_ignores_signals(
     wait_until(lambda: not any(map(started, pids)), 10, "that all are gone")
     assert len(guards) == 1
     wait_until(lambda: not started(guards[0].pid), 5, "that the guard is gone, too")
+
+
+def test_a_guard_that_starts_after_its_parent_died_ends_the_children_all_the_same() -> None:
+    read, write = os.pipe()  # the end that is written to stays open, as a fork of the parent would keep it
+    with subprocess.Popen(["sleep", "600"]) as child, subprocess.Popen(["true"]) as parent:
+        parent.wait()
+        os.write(write, child.pid.to_bytes(PID_BYTES))
+        command = [sys.executable, "-I", "-S", _die_with_parent.__file__, "guard", str(parent.pid), "0"]
+        with subprocess.Popen(command, stdin=read) as guard:
+            try:
+                assert child.wait(10) == -signal.SIGKILL
+            finally:
+                child.kill()
+            assert guard.wait(10) == 0
+    os.close(read)
+    os.close(write)
