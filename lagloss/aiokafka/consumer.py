@@ -22,6 +22,7 @@ from aiokafka.errors import KafkaError
 from lagloss.aiokafka.lanes import AIOKafkaLanes
 from lagloss.broker.partition_bounds import QUERY_TIMEOUT_S, Key
 from lagloss.kafka.commits import Partition, SafeOffsets, Taken
+from lagloss.kafka.handovers import ASK_EVERY_S
 from lagloss.kafka.in_flight import InFlightMessage, set_current
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class AIONodeConsumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has n
         self._polled: tuple[InFlightMessage, ...] = ()
         self._reading_task: asyncio.Task[Any] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._ask_at = 0.0
         self._is_ending = False
         if topics:
             self.subscribe(list(topics))
@@ -184,11 +186,20 @@ class AIONodeConsumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has n
                 log.warning("lagloss: cannot commit offsets", exc_info=True)
 
     async def _commit_confirmed(self) -> None:
-        self._node.end_handovers()
+        await self._end_handovers()
         self._reach_positions()
         if self._commits:
             self._offsets.mark()
             await self._commit(self._offsets.confirmed(), time.monotonic() + FINISH_S)
+
+    async def _end_handovers(self) -> None:
+        """End what the group has committed by now of the messages that were given up in flight."""
+        partitions = self._node.handed_over(self)
+        if not partitions or time.monotonic() < self._ask_at:
+            return
+        self._ask_at = time.monotonic() + ASK_EVERY_S
+        committed = {key: await self._committed(TopicPartition(*key)) or 0 for key in partitions}
+        self._node.end_handovers(self, committed)
 
     async def _settle(self, deadline: float) -> None:
         if not self._commits:
@@ -311,7 +322,7 @@ class AIONodeConsumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has n
     def _release(self, partitions: Collection[TopicPartition]) -> None:
         keys = [(place.topic, place.partition) for place in partitions]
         self._offsets.drop(partitions)
-        self._node.release_partitions(keys)
+        self._node.release_partitions(keys, self)
         self._lanes.release(keys)
         for key in keys:
             self._next_offsets.pop(key, None)
@@ -337,7 +348,7 @@ class AIONodeConsumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has n
         await super().stop()
         if not self._explicit_done:
             set_current()  # records sent after this are outputs of no message of ours
-        self._node.release_partitions((place.topic, place.partition) for place in assignment)
+        self._node.release_partitions(((place.topic, place.partition) for place in assignment), self)
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types

@@ -1,4 +1,4 @@
-"""Partition bounds: first and end offsets, asked on a connection that no consumer's poll can hold up."""
+"""Partition bounds: first, committed and end offsets, asked on a connection that no consumer's poll can hold up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.broker.errors import BrokerRefusals, kafka_error, needs
@@ -23,7 +23,8 @@ Key = tuple[str, int]
 
 
 class PartitionBounds:
-    """First and end offsets of partitions as their leaders report them now, asked on a connection of its own.
+    """First and end offsets of partitions as their leaders report them now, and what a group has committed in them,
+    asked on a connection of its own.
 
     The host's consumer would do, but lets one thread in at a time, and its own waits in `poll`.
     """
@@ -43,6 +44,18 @@ class PartitionBounds:
     def ends(self, keys: Iterable[Key]) -> dict[Key, int]:
         """Return the high watermark of each, so that records of open transactions are before it."""
         return self._ask(keys, OffsetSpec.latest())
+
+    def committed(self, group: str, keys: Iterable[Key]) -> dict[Key, int]:
+        """Return the offset that a group has committed in each, if it has.
+
+        Raises the reason (KafkaException or TimeoutError) if it cannot be read.
+        """
+        question = ConsumerGroupTopicPartitions(group, [TopicPartition(*key) for key in keys])
+        answers = self._connected().list_consumer_group_offsets([question], request_timeout=QUERY_TIMEOUT_S)
+        places = answers[group].result(ANSWER_TIMEOUT_S).topic_partitions
+        return {
+            (place.topic, place.partition): place.offset for place in places if not place.error and place.offset >= 0
+        }
 
     def cluster_id(self) -> str:
         """Return the id of the cluster that answers. Raises KafkaException."""

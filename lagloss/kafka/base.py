@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -21,8 +20,6 @@ from lagloss.sdk.emitter import Emitter
 
 R = TypeVar("R")
 
-HANDOVER_S: Final = 30.0
-"""By then a partition's new owner has taken in what its last one had in flight, or the group has no owner for it."""
 MAX_AWAITED: Final = 10_000
 """Messages whose exit an observing node waits for. Beyond that the oldest stays in flight for as long as the process
 lives, and so stands for all that follow it."""
@@ -94,8 +91,8 @@ class BaseNode(ABC, Generic[R]):
         self.emitter.close_unfinished_if(self.has_unfinished)
         self.identities.reads_traces = self.emitter.keeps_traces
         self._in_flight: dict[RecordPosition, InFlightMessage] = {}
-        self._released: dict[RecordPosition, tuple[float, InFlightMessage]] = {}
-        """Messages of partitions that are another consumer's, and until when they stay in flight here if unfinished."""
+        self._released: dict[RecordPosition, tuple[object, InFlightMessage]] = {}
+        """Messages of partitions that are another consumer's, each with the consumer that gave its partition up."""
         self._never_left: InFlightMessage | None = None
         """The oldest message whose exit is no longer waited for."""
 
@@ -206,7 +203,7 @@ class BaseNode(ABC, Generic[R]):
             taken.done()
             if self._in_flight.get(place) is handling:
                 self._in_flight.pop(place, None)
-            elif self._released.get(place, (0, None))[1] is handling:
+            elif self._released.get(place, (None, None))[1] is handling:
                 self._released.pop(place, None)
 
         handling = InFlightMessage(self.emitter, None, is_redelivered=True, finished=finished)
@@ -290,32 +287,38 @@ class BaseNode(ABC, Generic[R]):
         return self._unfinished(self.place_of(message))
 
     def _unfinished(self, place: RecordPosition) -> InFlightMessage | None:
-        return self._in_flight.get(place) or self._released.get(place, (0, None))[1]
+        return self._in_flight.get(place) or self._released.get(place, (None, None))[1]
 
     def identity_of(self, message: R) -> Identity | None:
         """Return the identity under which this message was taken in, or else the one that it carries."""
         handling = self.in_flight(message)
         return handling.identity if handling is not None else self.identities.find(self.carrier_of(message))
 
-    def release_partitions(self, partitions: Iterable[Partition]) -> None:
-        """Give up messages of these partitions, which are another consumer's to finish.
+    def release_partitions(self, partitions: Iterable[Partition], consumer: object) -> None:
+        """Give up messages of these partitions of this consumer, which are another one's to finish.
 
-        Until they are finished here, too, they stay in flight for HANDOVER_S: ended at once, they would be in, not out,
-        and in flight nowhere until the other consumer has taken them in, and so lost for certain. If the host commits
-        by itself, the other consumer may not take them in at all: they stay in flight for as long as it takes.
+        Until they are finished here, too, they stay in flight until another consumer of the group has committed them,
+        however late it takes them in: ended before, they would be in, not out, and in flight nowhere, and so lost for
+        certain. If the host commits by itself, a commit proves nothing: they stay in flight for as long as it takes.
         """
         if self.observes:
             return
-        gone, until_s = set(partitions), time.monotonic() + HANDOVER_S
+        gone = set(partitions)
         for place, handling in list(self._in_flight.items()):
             if place[0] in gone:
                 self._in_flight.pop(place, None)
-                self._released[place] = (until_s, handling)
+                self._released[place] = (consumer, handling)
 
-    def end_handovers(self) -> None:
-        """End what another consumer has taken in by now."""
-        for place, (until_s, handling) in list(self._released.items()) if self._released else ():
-            if until_s <= time.monotonic():
+    def handed_over(self, consumer: object) -> set[Partition]:
+        """Return the partitions that this consumer gave up with messages in flight, of which no commit is known."""
+        return {place[0] for place, (owner, _) in list(self._released.items()) if owner is consumer}
+
+    def end_handovers(self, consumer: object, committed: Mapping[Partition, int]) -> None:
+        """End the messages that this consumer gave up and its group has committed: `committed` is the next offset to
+        read of each partition."""
+        for place, (owner, handling) in list(self._released.items()):
+            partition, offset = place
+            if owner is consumer and offset < committed.get(partition, 0):
                 self._released.pop(place, None)
                 handling.abandon()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits, HostCommits
+from lagloss.kafka.handovers import Handovers
 from lagloss.kafka.in_flight import InFlightMessage, set_current
 from lagloss.kafka.lanes import KafkaLanes
 
@@ -42,13 +43,11 @@ class NodeConsumer(Consumer):
         self._node = node
         self._explicit_done = explicit_done
         self._commits = HostCommits() if node.observes else Commits(self, node.emitter)
-        self._lanes = KafkaLanes(
-            self,
-            f"{node.emitter.node}.in",
-            kafka_config={key: value for key, value in config.items() if key.startswith(_CONNECTION)},
-            observe=node.observes,
-        )
+        connection = {key: value for key, value in config.items() if key.startswith(_CONNECTION)}
+        self._lanes = KafkaLanes(self, f"{node.emitter.node}.in", kafka_config=connection, observe=node.observes)
         node.emitter.follow(self._lanes)
+        if not node.observes:
+            node.emitter.follow(Handovers(node, self, config["group.id"], connection))
         self._polled: list[InFlightMessage] = []
         self._is_subscribed = False
         self._is_closed = False
@@ -228,7 +227,7 @@ class NodeConsumer(Consumer):
 
     def _release(self, partitions: list[TopicPartition]) -> None:
         self._commits.drop(partitions)
-        self._node.release_partitions((place.topic, place.partition) for place in partitions)
+        self._node.release_partitions(((place.topic, place.partition) for place in partitions), self)
         self._lanes.revoked(self, partitions)
 
     # -- closing ------------------------------------------------------------------------------------------------------
@@ -248,7 +247,7 @@ class NodeConsumer(Consumer):
         super().close()
         if not self._explicit_done:
             set_current()  # records produced after this are outputs of no message of ours
-        self._node.release_partitions((place.topic, place.partition) for place in assignment)
+        self._node.release_partitions(((place.topic, place.partition) for place in assignment), self)
 
     def __enter__(self) -> Self:
         return self

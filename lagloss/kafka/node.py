@@ -79,8 +79,7 @@ class KafkaNode(BaseNode[Message]):
         return producer_
 
     def poll_producers(self) -> None:
-        """Call the delivery reports that have arrived, and end what another consumer has taken in by now."""
-        self.end_handovers()
+        """Call the delivery reports that have arrived."""
         for producer in self._producers:
             producer.poll(0)
 

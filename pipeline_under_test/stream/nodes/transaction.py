@@ -13,18 +13,18 @@ partitions without noticing cannot commit: see kafka/transactional_producer.py.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 
-from lagloss.kafka.base import HANDOVER_S
 from lagloss.kafka.commits import OffsetTracker, Partition, Taken, place_of
+from lagloss.kafka.handovers import ASK_EVERY_S
 from lagloss.kafka.lanes import KafkaLanes
 from lagloss.sdk.emitter import Processing
 from pipeline_under_test.stream.event_faults import apply_delay, corrupted
@@ -74,8 +74,10 @@ class TransactionalLoop(Worker):
         self._batch: dict[tuple[Partition, int], Taken] = {}
         self._sent: list[OutboundEvent] = []
         self._undone: dict[tuple[Partition, int], Processing] = {}
-        self._handed_over: deque[tuple[float, Processing]] = deque()
-        """Work that another process does again by now, and when it ends here: see `KafkaNode.release_partitions`."""
+        self._handed_over: dict[tuple[Partition, int], Processing] = {}
+        """Work that another process is to do again; it ends here once that has committed it: see
+        `KafkaNode.release_partitions`."""
+        self._ask_at = 0.0
         self._is_assigned = False
         self._has_taken_over = False
         self._end_by = math.inf
@@ -184,10 +186,21 @@ class TransactionalLoop(Worker):
         if now > self._end_by:
             raise Aborted("stopping, and the awaited result did not arrive in time")
         self._refresh()
-        while self._handed_over and self._handed_over[0][0] <= now:
-            self._handed_over.popleft()[1].done()
+        if self._handed_over and now >= self._ask_at:
+            self._ask_at = now + ASK_EVERY_S
+            self._end_handovers()
         self._dead_letters.step()
         self._beat.step()
+
+    def _end_handovers(self) -> None:
+        """End the work of others that they have committed by now."""
+        gone = [TopicPartition(*partition) for partition in {partition for partition, _ in self._handed_over}]
+        with contextlib.suppress(KafkaException):  # the next turn asks again
+            committed = self._consumer.committed(gone, COMMITTED_TIMEOUT_S)
+            before = {_key(place): place.offset for place in committed if place.error is None}
+            for partition, offset in list(self._handed_over):
+                if offset < before.get(partition, 0):
+                    self._handed_over.pop((partition, offset)).done()
 
     def _go_back(self) -> None:
         """To what is committed, with all partitions."""
@@ -232,8 +245,7 @@ class TransactionalLoop(Worker):
         gone = {_key(place) for place in partitions}
         self._tracker.drop(gone)
         self._read = [record for record in self._read if (record.topic(), record.partition()) not in gone]
-        ends_s = time.monotonic() + HANDOVER_S
-        self._handed_over.extend((ends_s, self._undone.pop(key)) for key in list(self._undone) if key[0] in gone)
+        self._handed_over |= {key: self._undone.pop(key) for key in list(self._undone) if key[0] in gone}
 
 
 def _key(place: TopicPartition) -> Partition:

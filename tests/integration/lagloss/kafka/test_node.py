@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from lagloss import MemoryOutlet
 from lagloss.broker.topics import BEACONS
 from lagloss.identity import Carrier, Identity
-from lagloss.kafka import KafkaNode, NodeConsumer, NodeProducer
+from lagloss.kafka import KafkaNode, NodeConsumer, NodeProducer, handovers
 from lagloss.wire.format import decode_block, hash_id
 from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext, find_traces
@@ -393,6 +393,33 @@ def test_a_revoked_message_is_somebody_elses_to_commit(make_service: MakeService
     successor = service.consumer()
     assert polled(successor).value() == b"value of b"
     assert service.committed(successor) == 2
+
+
+def test_a_message_that_was_given_up_is_in_flight_until_another_process_has_committed_it(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handovers, "ASK_EVERY_S", 0.1)
+    service = make_service()
+    service.put("a", "b")
+    consumer = service.consumer(explicit_done=True)
+    polled(consumer)
+    consumer.close()
+    beacons = service.node.emitter._beacons
+    with KafkaNode("it-orders", "mid", "unused", outlet=MemoryOutlet) as other:
+        config = {"bootstrap.servers": service.bootstrap, "group.id": service.topic, "auto.offset.reset": "earliest"}
+        successor = other.consumer(config, explicit_done=True)
+        successor.subscribe([service.topic])
+        for name in ("a", "b"):
+            message = polled(successor)
+            assert (message.value(), service.node.emitter.flush()) == (f"value of {name}".encode(), True)
+            assert (beacons.in_flight_since() is None) == (name == "b")
+            other.filtered(message, "none")
+            successor.done(message)
+            successor.commit(asynchronous=False)
+            wait_for(
+                lambda: service.node.emitter.flush() and beacons.in_flight_since() is None,
+                what="the end of the handover",
+            )
 
 
 @pytest.mark.parametrize("closes", ["node", "consumer"])

@@ -11,7 +11,7 @@ from confluent_kafka import Message
 from lagloss import MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.identity import Identity
-from lagloss.kafka import KafkaNode, base
+from lagloss.kafka import KafkaNode
 from lagloss.kafka.commits import Commits, Taken
 from lagloss.wire.format import decode_block, decode_report
 
@@ -68,25 +68,29 @@ def test_a_message_that_is_read_again_is_in_flight_once() -> None:
         assert not taken.is_done
 
 
-def test_an_unfinished_message_of_a_released_partition_is_in_flight_until_its_new_owner_has_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_unfinished_message_of_a_released_partition_is_in_flight_until_its_new_owner_has_committed_it() -> None:
+    consumer, another = object(), object()
     with KafkaNode("orders", "mid", "unused", outlet=MemoryOutlet) as mid:
         finished, stuck = (mid.take(orders(offset), Taken(offset)) for offset in (7, 8))
-        mid.release_partitions([("orders", 0)])
+        mid.release_partitions([("orders", 0)], consumer)
         assert not mid.has_work()
-        mid.poll_producers()
+        assert (mid.handed_over(consumer), mid.handed_over(another)) == ({("orders", 0)}, set())
+        mid.end_handovers(consumer, {("orders", 0): 7, ("orders", 1): 9})
+        mid.end_handovers(another, {("orders", 0): 9})
         assert works(mid) == 2
         assert finished is not None
         assert mid.in_flight(orders(7)) is finished
         finished.end_handling()
         assert works(mid) == 1
         mid.take(orders(9), Taken(9))
-        monkeypatch.setattr(base, "HANDOVER_S", 0)
-        mid.release_partitions([("orders", 0)])
-        mid.poll_producers()
-        assert works(mid) == 1, "expected the first to stay for its time, and the second to be over"
-        assert mid.in_flight(orders(8)) is stuck
+        mid.release_partitions([("orders", 0)], consumer)
+        mid.end_handovers(consumer, {("orders", 0): 9})
+        assert works(mid) == 1
+        assert (mid.in_flight(orders(8)), mid.in_flight(orders(9)) is None) == (None, False)
+        assert stuck is not None
+        stuck.end_handling()
+        mid.end_handovers(consumer, {("orders", 0): 10})
+        assert (works(mid), mid.handed_over(consumer)) == (0, set())
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

@@ -221,14 +221,12 @@ def test_a_transactional_producer_of_a_node_that_commits_is_refused_with_the_way
         node.producer(config)
 
 
-def test_messages_of_revoked_partitions_stay_in_flight_for_as_long_as_it_takes(
-    observed: Observed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(base, "HANDOVER_S", 0)
+def test_messages_of_revoked_partitions_stay_in_flight_whatever_the_host_commits(observed: Observed) -> None:
+    consumer = object()
     observed.node.take(record(7), Taken(7))
-    observed.node.release_partitions([("orders", 0)])
-    observed.node.poll_producers()
-    assert observed.work() == 1
+    observed.node.release_partitions([("orders", 0)], consumer)
+    observed.node.end_handovers(consumer, {("orders", 0): 8})
+    assert (observed.node.handed_over(consumer), observed.work()) == (set(), 1)
 
 
 def test_memory_is_bounded_and_the_oldest_message_stands_for_those_that_are_forgotten(

@@ -130,7 +130,7 @@ class Host:
     # -- the group ------------------------------------------------------------------------------------------------
 
     def assign(self, keys: set[Key]) -> None:
-        self.node.release_partitions(self.positions)
+        self.node.release_partitions(self.positions, self)
         self.proofs.release(list(self.positions))
         self.positions = {key: self.world.committed.get(key, 0) for key in keys}
         for key, start in self.positions.items():
