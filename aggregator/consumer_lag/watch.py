@@ -32,6 +32,7 @@ from lagloss_server.groups.cluster_groups import (
     ClusterGroup,
     NamedBy,
     forget_cluster_groups,
+    forget_other_clusters,
     keep_cluster_groups,
 )
 from lagloss_server.groups.consumer_groups import DEAD, GroupDescription, ListedGroup
@@ -149,6 +150,8 @@ class ConsumerLagWatch:
         self._failures = failures
         self._progress = GroupProgress(partial(read_histories, engine))
         self._troubles: Mapping[str, str] = {}
+        self._clusters: Sequence[str] = ()
+        """Those of which alone groups are stored."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
 
@@ -186,6 +189,7 @@ class ConsumerLagWatch:
                 troubles[cluster] = repr(error)
                 log.exception("consumer lag failed", cluster=cluster)
         self._forget(rounds)
+        self._forget_other_clusters(wanted.clusters)
         self._note(troubles)
         if not self._stop.is_set():
             all_lags = [lag for cluster_round in rounds for lag in cluster_round.lags]
@@ -246,6 +250,13 @@ class ConsumerLagWatch:
         items, now_ms = {_item(group) for group in groups}, int(time.time() * 1_000)
         put_aside = (*self._failures.waiting("group", now_ms), *self._failures.due("group", now_ms))
         self._failures.forget(item for item in put_aside if item not in items)
+
+    def _forget_other_clusters(self, clusters: Sequence[str]) -> None:
+        """Delete the rows of clusters that neither the environment nor a definition names any more."""
+        if clusters != self._clusters:
+            with self._engine.begin() as connection:
+                forget_other_clusters(connection, clusters)
+            self._clusters = clusters
 
     def _set_aside(self, group: NodeGroup, error: Exception) -> None:
         self._failures.put(_item(group), error)

@@ -181,6 +181,12 @@ def forget_cluster_groups(connection: Connection, cluster: str, existing: Collec
     connection.execute(delete(row).where(*gone))
 
 
+def forget_other_clusters(connection: Connection, clusters: Collection[str]) -> None:
+    """Delete the groups of all other clusters."""
+    row = tables.ClusterGroupRow
+    connection.execute(delete(row).where(~tables.is_any(row.cluster, list(clusters))))
+
+
 def read_cluster_groups(connection: Connection) -> list[GroupReading]:
     """Return all groups, worst first; without a row that a newer version wrote and this one cannot read."""
     row = tables.ClusterGroupRow

@@ -25,7 +25,7 @@ from aggregator.node_groups import NodeGroup
 from aggregator.set_aside import SetAside
 from lagloss.identity import Identity
 from lagloss_server.cli.main import app
-from lagloss_server.groups.cluster_groups import ClusterGroup, read_cluster_groups
+from lagloss_server.groups.cluster_groups import ClusterGroup, keep_cluster_groups, read_cluster_groups
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction
 from lagloss_server.store.partitions import make_days_ahead
@@ -73,8 +73,14 @@ class World:
             consumer.commit(offsets=[TopicPartition(self.name, partition, offset)], asynchronous=False)
 
     def round(self) -> dict[str, ClusterGroup]:
-        """Read all groups once, as the aggregator does every 10 s; return those of the test, by name."""
-        self.watch.round(lambda _cluster: self.lags)
+        """Read all groups, as the aggregator does every 10 s, again if the broker was too busy to answer; return those
+        of the test, by name."""
+
+        def read_all() -> bool:
+            self.watch.round(lambda _cluster: self.lags)
+            return not self.watch._troubles
+
+        wait_until(read_all, 60, "the broker answers for all groups")
         with self.store.engine.connect() as connection:
             readings = read_cluster_groups(connection)
         return {reading.group.group: reading.group for reading in readings if reading.group.group.startswith(self.name)}
@@ -133,6 +139,14 @@ def test_a_header_and_the_expression_of_a_tap_say_the_event_time(world: World) -
     found = world.round()
     assert 200 <= (found[by_header].behind_s or 0) < 260
     assert (found[by_tap].basis, 300 <= (found[by_tap].behind_s or 0) < 360) == ("event-time", True)
+
+
+def test_groups_of_a_cluster_that_nothing_names_any_more_are_forgotten(world: World) -> None:
+    known = (1, "ok", 0, 0.0, None, None, None, None, None, (), ())
+    gone = ClusterGroup("gone", f"{world.name}.gone", "consumer", "Stable", *known)
+    with world.store.engine.begin() as connection:
+        keep_cluster_groups(connection, 0, [gone])
+    assert gone.group not in world.round()
 
 
 @pytest.mark.parametrize(
