@@ -17,6 +17,7 @@ from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.identity import Identity
 from lagloss.kafka import KafkaNode, NodeConsumer, NodeProducer, base
 from lagloss.kafka.commits import Taken
+from lagloss.kafka.lane_proofs import LaneProofs
 from lagloss.wire.format import decode_block, decode_report
 from tests.support.kafka_log import wait_for
 from tests.support.mock_kafka import mock_kafka
@@ -269,3 +270,18 @@ def test_what_a_forward_seek_skips_holds_the_lane_back_until_the_host_goes_back(
     wait_for(lambda: until().get(lane, 0) > 0, what="proof")
     snapshot = until()
     assert snapshot[""] == snapshot[lane]
+
+
+@pytest.mark.parametrize("start", [0, None])
+@pytest.mark.parametrize("taken", [True, False])
+def test_records_that_a_seek_skips_hold_their_lane_back_even_before_the_first_is_received(
+    taken: bool, start: int | None
+) -> None:
+    proofs = LaneProofs("mid.in", observe=True)
+    proofs.hold(("orders", 0), start)
+    if taken:
+        proofs.take(("orders", 0), 0, None)
+    proofs.seek(("orders", 0), 5)
+    proofs.take(("orders", 0), 5, None)
+    is_held_back = taken or start is not None
+    assert proofs.taken().get(("orders", 0), (0, 0))[0] == (int(taken) if is_held_back else 6)

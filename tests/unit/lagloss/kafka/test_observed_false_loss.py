@@ -1,11 +1,11 @@
-"""No false loss at a node that observes: hosts that commit early, late or never, abort, skip, go back, hang and are
-killed, and operators who rewind the group; every message is judged at every second by the rules of arithmetic, as the
-aggregator would with the reports it has by then."""
+"""No false loss at a node: hosts that leave commits to it, and hosts that it observes, which commit early, late or
+never, abort and skip; they go back, hang, hand over and are killed, and operators rewind the group. Every message is
+judged at every second by the rules of arithmetic, as the aggregator would with the reports it has by then."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
@@ -16,7 +16,7 @@ from lagloss.broker.partition_bounds import Key
 from lagloss.identity import Carrier, Identity
 from lagloss.kafka import lane_proofs
 from lagloss.kafka.base import BaseNode, RecordPosition
-from lagloss.kafka.commits import Taken
+from lagloss.kafka.commits import OffsetTracker
 from lagloss.kafka.lane_proofs import LaneProofs
 from lagloss.kafka.outputs import Outputs
 from lagloss_server.judging.arithmetic import Overtaken, horizon
@@ -29,6 +29,8 @@ BEGIN_MS: Final = 1_795_536_000_000
 PARTITIONS: Final = 3
 BUSY_S, CALM_S = 500, 400
 POLICIES: Final = ("before", "auto", "after", "never", "transaction")
+"""When a host commits that the node observes."""
+NODE_COMMITS: Final = "the node commits"
 GRAPH: Final = Graph(
     parse_definition(
         "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: orders}\nspec:\n"
@@ -115,9 +117,11 @@ class Host:
         self.started_ms = self.appended_ms = world.now_ms
         self.beacons = Beacons(world)
         identity = lambda carrier: carrier.original.identity  # noqa: E731
-        self.node = Node("orders", "mid", observe=True, identity=identity, emitter=self.beacons)  # type: ignore[arg-type]
+        observe = policy != NODE_COMMITS
+        self.node = Node("orders", "mid", observe=observe, identity=identity, emitter=self.beacons)  # type: ignore[arg-type]
         self.outputs: Outputs[Order] = Outputs(self.node, None, is_transactional=policy == "transaction")
-        self.proofs = LaneProofs("mid.in", observe=True)
+        self.proofs = LaneProofs("mid.in", observe=observe)
+        self.tracker = OffsetTracker()
         self.positions: dict[Key, int] = {}
         self.jobs: list[tuple[int, Order]] = []
         self.sent_in_transaction: list[Order] = []
@@ -131,8 +135,9 @@ class Host:
 
     def assign(self, keys: set[Key]) -> None:
         self.node.release_partitions(self.positions, self)
+        self.tracker.drop(self.positions)
         self.proofs.release(list(self.positions))
-        self.positions = {key: self.world.committed.get(key, 0) for key in keys}
+        self.positions = {key: self.world.committed.get(key, 0) for key in sorted(keys)}
         for key, start in self.positions.items():
             self.proofs.hold(
                 key, start if key in self.world.committed else None, is_new=key not in self.world.committed
@@ -152,6 +157,8 @@ class Host:
         if chance() < 0.7:
             self._poll()
         self._work()
+        if chance() < 0.2:
+            self.node.end_handovers(self, self.world.committed)
         if self.policy == "auto" and chance() < 0.3:
             self.commit()
         if self.policy == "after" and not self.jobs and chance() < 0.5:
@@ -172,11 +179,12 @@ class Host:
                 self.positions[key] = order.offset + 1
                 if self.policy == "before":
                     self.commit()
-                handling = self.node.take(order, Taken(order.offset))
+                handling = self.node.take(order, self.tracker.taken(key, order.offset))
                 self.proofs.take(key, order.offset, None)
                 assert handling is not None
-                handling.end_handling()  # by the next poll, whatever the host does with it
-                if self.world.random.random() < self.world.works:
+                if self.node.observes:
+                    handling.end_handling()  # by the next poll, whatever the host does with it
+                if self.world.random.random() < self.world.works or not self.node.observes:
                     ends_ms = self.world.now_ms + self.world.random.choice([0, 0, 1, 4, 40]) * S
                     self.jobs.append((ends_ms, order))
 
@@ -190,6 +198,9 @@ class Host:
                 continue
             output.arrived(lambda: None)
             output.acknowledged()
+            handling = self.node.in_flight(order)
+            if handling is not None:
+                handling.end_handling()
             if self.policy == "transaction":
                 self.sent_in_transaction.append(order)
 
@@ -215,10 +226,12 @@ class Host:
 
     def _seek_to(self, key: Key, offset: int) -> None:
         self.positions[key] = offset
+        self.tracker.rewind(key, offset)
         self.proofs.seek(key, offset)
 
     def report(self) -> None:
-        """Send beacons, then a report whose progress was read before."""
+        """Send beacons, then a report whose progress was read before; commit what is finished and acknowledged."""
+        finished = self.tracker.advance()
         self.proofs.follow_assignment()
         ends = {key: len(self.world.log[key]) for key in self.proofs.keys}
         begins = dict.fromkeys(self.proofs.without_start(), 0)
@@ -232,6 +245,8 @@ class Host:
             seen = self.world.orders[int(message_id)].seen
             seen[checkpoint] = max(at_ms, seen.get(checkpoint, 0))
         self.beacons.observed.clear()
+        if self.policy == NODE_COMMITS:
+            self.world.committed |= finished
         self.appended_ms = self.world.now_ms
         self.has_reported_assignment = True
 
@@ -245,13 +260,14 @@ class Host:
         at_s = self.appended_ms // S
         return EmitterState(
             self.id, "mid", self.started_ms, self.appended_ms, self.is_closed, at_s, self.appended_ms, at_s,
-            inputs=frozenset(name for name in self.lanes if name),
+            resumes=not self.node.observes, inputs=frozenset(name for name in self.lanes if name),
         )  # fmt: skip
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, policies: Sequence[str] = POLICIES) -> None:
         self.random = random.Random(seed)
+        self.policies = policies
         self.now_ms = BEGIN_MS
         self.orders: list[Order] = []
         self.log: dict[Key, list[Order]] = {("orders", number): [] for number in range(PARTITIONS)}
@@ -282,7 +298,7 @@ class World:
             host.assign(share)
 
     def start(self, policy: str | None = None) -> None:
-        self.hosts.append(Host(self, len(self.hosts) + 1, policy or self.random.choice(POLICIES)))
+        self.hosts.append(Host(self, len(self.hosts) + 1, policy or self.random.choice(self.policies)))
         self.rebalance()
 
     def step(self, *, is_busy: bool) -> None:
@@ -337,8 +353,11 @@ def is_behind(overtaken: Overtaken, seen_ms: float) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_order_that_still_comes_is_ever_lost_for_certain(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(seed)
+@pytest.mark.parametrize("policies", [POLICIES, [NODE_COMMITS]], ids=["observed", "committed"])
+def test_no_order_that_still_comes_is_ever_lost_for_certain(
+    policies: Sequence[str], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(seed, policies)
     monkeypatch.setattr(lane_proofs, "time", SimpleNamespace(monotonic=lambda: world.now_ms / S))
     world.start()
     ever_overtaken: dict[Order, str] = {}
@@ -347,7 +366,7 @@ def test_no_order_that_still_comes_is_ever_lost_for_certain(seed: int, monkeypat
             world.works, world.turmoil = 1, 0
             for host in world.living:
                 host.end(is_killed=True)
-            world.start("after")
+            world.start("after" if policies is POLICIES else None)
             world.rewind()
         world.step(is_busy=second < BUSY_S)
         ever_overtaken |= world.overtaken()
