@@ -29,7 +29,7 @@ CONNECT: Final = JarSet(
     (
         *(
             f"org.apache.kafka:{name}:{_VERSION}"
-            for name in ("connect-runtime", "connect-file", "connect-json", "kafka-tools")
+            for name in ("connect-runtime", "connect-file", "connect-json", "connect-mirror", "kafka-tools")
         ),
         "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
     ),
