@@ -59,7 +59,7 @@ def test_a_tap_that_is_behind_says_by_how_much_and_what_it_did_not_read() -> Non
 
 def test_how_commits_are_learned_is_said_of_groups_alone() -> None:
     assert "commits read from the log" in shown(TapStatus(GROUP, TapState.READING, "log"))
-    assert "commits" not in shown(TapStatus(TOPIC, TapState.READING)).replace("a consumer group's commits", "")
+    assert "commits" not in shown(TapStatus(TOPIC, TapState.READING)).replace("a reader's commits", "")
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Kiritimati"]))
