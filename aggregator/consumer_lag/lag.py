@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 
 from aggregator.consumer_lag.event_times import NO_EXPRESSIONS, RecordPlace
 from aggregator.consumer_lag.record_times import WaitingRecord, WaitingRecords
-from aggregator.consumer_lag.source_offsets import SourceOffsets
 from aggregator.consumer_lag.topic_limits import TopicLimits
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets
 from lagloss.broker.connection import Cluster, KafkaConnection
@@ -22,6 +21,7 @@ from lagloss.errors import LaglossError
 from lagloss_server.groups.cluster_groups import Basis
 from lagloss_server.groups.consumer_groups import ConsumerGroups, GroupDescription, ListedGroup, ShareLag
 from lagloss_server.groups.retention import RetentionLimits, age_ms
+from lagloss_server.groups.source_offsets import SourceOffsets
 from lagloss_server.model.taps import Extraction, OffsetStorage
 
 ANSWER_TIMEOUT_S: Final = 2.0

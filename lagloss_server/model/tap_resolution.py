@@ -75,7 +75,11 @@ class _Resolver:
         everywhere = taps.pop("out", None) if "out" not in exits else None
         if everywhere is not None:
             taps = {**{place: everywhere for place in exits if place.startswith("out:")}, **taps}
-        if taps and self._is_sink(node) and "out" in exits and isinstance(taps.get("in"), TapSpec):
+        reader = taps.get("in")
+        if self._is_sink(node) and "out" in exits and isinstance(reader, TapSpec):
+            if reader.connector is not None and taps.get("out", COMMIT) == COMMIT:
+                problem = "expected the topic that the connector writes: its offsets also pass records that it skips"
+                raise TapProblem(node, "out", problem)
             taps.setdefault("out", COMMIT)
         for place, spec in taps.items():
             self._check(node, place, spec, exits)

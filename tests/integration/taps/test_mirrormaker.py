@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from aggregator.consumer_lag.source_offsets import SourceOffsets
 from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.groups.cluster_groups import read_cluster_groups
+from lagloss_server.groups.source_offsets import SourceOffsets
 from lagloss_server.model.window import Interval
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.stack import ScenarioStack

@@ -126,7 +126,14 @@ def test_a_connector_s_offsets_take_the_place_of_a_group_s_commits() -> None:
         ("{name: shop, taps: {in: {connector: c}}}", "expected `offsets`, the topic of the Connect workers'"),
         ("{name: shop, taps: {in: {group: g, connector: c, offsets: o}}}", "a `group` or a `connector`, found both"),
         ("{name: shop, taps: {in: {group: g, offsets: o}}}", "`offsets` and `offsetsCluster` only with a `connector`"),
-        ("{name: shop, taps: {in: {connector: c, offsets: o}}}", "a database, such as Debezium, is a source"),
+        (
+            "{name: shop, taps: {in: {connector: c, offsets: o}, out: {topic: t, id: key, eventTime: $.at}}}",
+            "a database, such as Debezium, is a source",
+        ),
+        (
+            "{name: shop, taps: {in: {connector: c, offsets: o, topic: t, id: key, eventTime: $.at}}}",
+            "taps.out: expected the topic that the connector writes",
+        ),
         ("{name: shop, taps: {out: commit}}", "taps.out: expected an `in` tap, since `out` is `commit`"),
         ("{name: shop, taps: {'out:nowhere': {topic: t}}}", "expected one of in, out, filtered, dead"),
     ],

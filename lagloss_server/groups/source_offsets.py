@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import is_of_group, needs
 from lagloss.broker.partition_bounds import Key
-from lagloss_server.groups.connect_offsets import SourceOffset, SourcePartition, parse_source_offset
+from lagloss_server.groups.connect_offsets import OddOffset, SourcePartition, parse_source_offset
 
 ANSWER_TIMEOUT_S: Final = 5.0
 BATCH: Final = 10_000
@@ -22,8 +22,10 @@ _MORE_S: Final = 0.2
 class SourceOffsets:
     """A consumer that belongs to no group, commits nothing, and reads each record once. Used by one thread."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, client_id: str = "lagloss-consumer-lag") -> None:
         self.topic = topic
+        self.not_of_topics: set[str] = set()
+        """Connectors that store positions in something else, as Debezium does."""
         self._standing: defaultdict[str, dict[SourcePartition, int]] = defaultdict(dict)
         self._unread: set[int] = set()
         """Partitions whose end was never reached."""
@@ -31,9 +33,9 @@ class SourceOffsets:
         self._consumer = Consumer(
             KafkaConnection.of(cluster).client(
                 {
-                    "client.id": "lagloss-consumer-lag",
+                    "client.id": client_id,
                     "log_level": 0,
-                    "group.id": "lagloss-consumer-lag",  # the client wants one
+                    "group.id": client_id,  # the client wants one
                     "enable.auto.commit": False,
                     "auto.offset.reset": "earliest",
                     "isolation.level": "read_committed",
@@ -91,9 +93,10 @@ class SourceOffsets:
         error = message.error()
         if error is None:
             stored = parse_source_offset(message.key(), message.value())
-            if not isinstance(stored, SourceOffset):
-                return
-            if stored.next is None:
+            if isinstance(stored, OddOffset):
+                if stored.reason == "no_topic" and stored.connector is not None:
+                    self.not_of_topics.add(stored.connector)
+            elif stored.next is None:
                 self._standing[stored.connector].pop(stored.source, None)
             else:
                 self._standing[stored.connector][stored.source] = stored.next
