@@ -6,12 +6,12 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import takewhile
 from math import nextafter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -23,13 +23,14 @@ from taps.plan import STANDING_MS, Look, Looks, Mark, OffsetSpan
 from taps.planner import NewCommits
 from taps.topic_reader import TopicReader
 
+T = TypeVar("T")
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 MAX_RECORDS: Final = 200_000
-"""Records of the log of commits that are read in one turn."""
+"""Records of a partition of the log of commits that are read in one turn."""
 MAX_KEPT: Final = 1_000
-"""Commits of a partition that were read in earlier turns, for taps that have yet to take them."""
+"""Records of a partition that were read in earlier turns, for taps that have yet to take them."""
 FORGET_S: Final = 60.0
-"""After which a partition that no group's tap asks for is read no more."""
+"""After which a partition that no tap asks for is read no more."""
 LOOK_AGAIN_S: Final = 60.0
 """Between two tries to read the log of commits where they are polled."""
 
@@ -44,106 +45,139 @@ class Commit(NamedTuple):
     at_ms: int
 
 
-class LoggedCommit(NamedTuple):
-    """A commit and its offset in the log."""
+class LoggedRecord(NamedTuple, Generic[T]):
+    """What a record of the log says, and its place in the log. `at_ms`: when the log had it (epoch ms), by the broker's
+    clock or by the look that showed it first; `stamped_ms`: its own timestamp."""
 
-    at: int
-    commit: Commit
+    log_partition: int
+    log_offset: int
+    at_ms: int
+    stamped_ms: int
+    value: T
 
 
-class LogRead(NamedTuple):
-    """Commits of all groups in a partition of the log, up to the offset `reached`. `look`: by which they were read."""
+class LogRead(NamedTuple, Generic[T]):
+    """Records of partitions of the log, each up to the offset `reached`. `look`: by which they were read."""
 
     look: SharedLook
-    reached: int
-    commits: Sequence[Commit]
+    reached: Mapping[int, int]
+    records: Sequence[LoggedRecord[T]]
 
 
 class CommitReader(Protocol):
-    """Commits of one group in one topic."""
+    """Commits of one reader in one topic."""
 
     @property
     def kind(self) -> str:
-        """Return `log` or `polled`; empty while that is not known."""
+        """Return `log`, `polled` or `connect`; empty while that is not known."""
 
-    def read(self, position: int, since_ms: int) -> NewCommits:
-        """Return the commits after this position of the log; of -1, those since a time, and the newest before it."""
+    def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
+        """Return the commits after these positions of the log, by its partition; where there are none, those since a
+        time, and the newest before it."""
 
     def close(self) -> None:
         """Close its connections."""
 
 
-class _Recent:
-    """The newest commits of a partition of the log: those in [start, end), with their offsets in the log."""
+class _Recent(Generic[T]):
+    """The newest records of a partition of the log: those in [start, end)."""
 
     def __init__(self, start: int) -> None:
         self.start = self.end = start
         self.used_at = time.monotonic()
-        self._commits: deque[LoggedCommit] = deque()
+        self._records: deque[LoggedRecord[T]] = deque()
 
-    def add(self, end: int, commits: Iterable[LoggedCommit]) -> None:
-        """Add the commits up to `end`, and forget all but the newest of those before."""
-        while len(self._commits) > MAX_KEPT:
-            self.start = self._commits.popleft().at + 1
-        self._commits.extend(commits)
+    def add(self, end: int, records: Iterable[LoggedRecord[T]]) -> None:
+        """Add the records up to `end`, and forget all but the newest of those before."""
+        while len(self._records) > MAX_KEPT:
+            self.start = self._records.popleft().log_offset + 1
+        self._records.extend(records)
         self.end = end
 
-    def since(self, position: int) -> Iterator[Commit]:
-        """Return the commits from an offset on."""
-        newest_first = takewhile(lambda logged: logged.at >= position, reversed(self._commits))
-        return (logged.commit for logged in reversed(list(newest_first)))
+    def since(self, position: int) -> Iterator[LoggedRecord[T]]:
+        """Return the records from an offset on."""
+        newest_first = takewhile(lambda logged: logged.log_offset >= position, reversed(self._records))
+        return reversed(list(newest_first))
 
 
-class CommitLog:
-    """The log of commits of a cluster, read once for all groups of a process. Threads may share it.
+class CommitLog(Generic[T]):
+    """A log of commits, read once for all readers of a process. Threads may share it.
+
+    Args:
+        parse: returns what the key and value of a record say; None if nothing.
 
     Raises:
         KafkaException: when the brokers do not answer, or do not let the log be read (see `is_unreadable`).
     """
 
-    def __init__(self, cluster: Cluster, topics: ClusterTopics) -> None:
-        self._cluster, self._topics = cluster, topics
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: ClusterTopics,
+        topic: str,
+        parse: Callable[[bytes | None, bytes | None], T | None],
+    ) -> None:
+        self.topic = topic
+        self._cluster, self._topics, self._parse = cluster, topics, parse
         self._using = threading.Lock()
         self._reader: TopicReader | None = None
-        self._recent: dict[int, _Recent] = {}
+        self._recent: dict[int, _Recent[T]] = {}
 
-    def partition_of(self, group: str) -> int:
-        """Return the partition that has a group's commits."""
-        return partition_of_group(group, len(self._topics.describe(OFFSETS_TOPIC).partitions))
+    @classmethod
+    def of_groups(cls, cluster: Cluster, topics: ClusterTopics) -> CommitLog[Commit]:
+        """Return the log in which the brokers keep the commits of all groups."""
+        return CommitLog(cluster, topics, OFFSETS_TOPIC, parse_commit)
+
+    def partitions(self) -> tuple[int, ...]:
+        """Return the partitions of the log."""
+        return self._topics.describe(self.topic).partitions
 
     def starts_at(self, moment_ms: int, partition: int) -> int:
         """Return the offset of the first record whose timestamp is at or after a moment."""
-        return self._topics.starts_at(OFFSETS_TOPIC, moment_ms, [partition])[partition]
+        return self._topics.starts_at(self.topic, moment_ms, [partition])[partition]
 
-    def read(self, partition: int, position: int, after: float) -> LogRead:
-        """Return the commits of all groups in a partition, from `position` to its end, or to `MAX_RECORDS` further.
+    def read(self, positions: Mapping[int, int], after: float) -> LogRead[T]:
+        """Return what the records of these partitions say, from their positions to their ends, or to `MAX_RECORDS`
+        further.
 
         Args:
-            after: monotonic s; its end is asked later than that.
+            after: monotonic s; ends are asked later than that.
 
         Raises:
-            KafkaException: the broker does not respond, or the partition has no leader.
+            KafkaException: the broker does not respond, or a partition has no leader.
         """
         with self._using:
             now = time.monotonic()
             self._recent = {
                 number: recent for number, recent in self._recent.items() if now - recent.used_at < FORGET_S
             }
-            recent = self._recent.setdefault(partition, _Recent(position))
-            recent.used_at = now
-            shared = self._topics.newest(OFFSETS_TOPIC, after, sorted(self._recent))
-            log = shared.look.logs.get(partition)
-            if log is None:
+            for partition, position in positions.items():
+                self._recent.setdefault(partition, _Recent(position)).used_at = now
+            shared = self._topics.newest(self.topic, after, sorted(self._recent))
+            logs = shared.look.logs
+            if not positions.keys() <= logs.keys():
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
-            if recent.end < log.stable_end:
+            for partition in positions:
+                if self._recent[partition].end > logs[partition].end:  # the log was cut short, or created anew
+                    self._recent[partition] = _Recent(logs[partition].end)
+            if any(self._recent[partition].end < logs[partition].stable_end for partition in positions):
                 self._go_on(shared.look)
-            position = max(position, log.start)
-            if recent.start <= position <= recent.end:
-                return LogRead(shared, recent.end, list(recent.since(position)))
-            # A tap that was away for long, or is ahead of one that was: by itself, until it is level with the others.
-            end = max(position, min(log.stable_end, position + MAX_RECORDS))
-            commits = self._parsed([OffsetSpan(partition, position, end)]) if end > position else {}
-            return LogRead(shared, end, [logged.commit for logged in commits.get(partition, ())])
+            reached: dict[int, int] = {}
+            records: list[LoggedRecord[T]] = []
+            alone = []
+            for partition, position in positions.items():
+                recent, start = self._recent[partition], max(position, logs[partition].start)
+                if recent.start <= start <= recent.end:
+                    reached[partition] = recent.end
+                    records += recent.since(start)
+                    continue
+                # A tap that was away for long, or is ahead of one that was: by itself, until it is level with others.
+                reached[partition] = max(start, min(logs[partition].stable_end, start + MAX_RECORDS))
+                if reached[partition] > start:
+                    alone.append(OffsetSpan(partition, start, reached[partition]))
+            for parsed in self._parsed(alone, shared.look).values() if alone else ():
+                records += parsed
+            return LogRead(shared, reached, records)
 
     def close(self) -> None:
         with self._using:
@@ -152,7 +186,7 @@ class CommitLog:
                 reader.close()
 
     def _go_on(self, look: Look) -> None:
-        """Read all partitions that groups use on to their ends."""
+        """Read all partitions that are used on to their ends."""
         spans = []
         for partition, recent in self._recent.items():
             if partition not in look.logs:
@@ -160,29 +194,54 @@ class CommitLog:
             start = max(recent.end, look.logs[partition].start)
             if start < look.logs[partition].stable_end:
                 spans.append(OffsetSpan(partition, start, min(look.logs[partition].stable_end, start + MAX_RECORDS)))
-        commits = self._parsed(spans)
+        records = self._parsed(spans, look)
         for span in spans:
-            self._recent[span.partition].add(span.end, commits[span.partition])
+            self._recent[span.partition].add(span.end, records[span.partition])
 
-    def _parsed(self, spans: Sequence[OffsetSpan]) -> dict[int, list[LoggedCommit]]:
-        """Return the commits of spans by partition; of those that were compacted away, a later one stays."""
+    def _parsed(self, spans: Sequence[OffsetSpan], look: Look) -> dict[int, list[LoggedRecord[T]]]:
+        """Return what the records of spans say, by partition; of those that were compacted away, a later one stays."""
         if self._reader is None:
-            self._reader = TopicReader(self._cluster, OFFSETS_TOPIC, self._topics)
+            self._reader = TopicReader(self._cluster, self.topic, self._topics)
         try:
             records = self._reader.read(spans)
         except KafkaException:
             self._reader.close()  # with what it has heard of other partitions
             self._reader = None
             raise
-        commits_by_partition = {}
-        for partition, read in records.items():
-            commits = map(parse_commit, read.records.keys, read.records.values)
-            commits_by_partition[partition] = [
-                LoggedCommit(offset, commit)
-                for offset, commit in zip(read.offsets.tolist(), commits, strict=True)
-                if commit is not None
+        by_ms = max(look.at_ms, look.by_ms)
+        return {
+            partition: [
+                LoggedRecord(partition, offset, stamped_ms if is_append_time else by_ms, stamped_ms, value)
+                for offset, stamped_ms, is_append_time, value in zip(
+                    read.offsets.tolist(),
+                    read.records.timestamp_ms.tolist(),
+                    read.is_append_time.tolist(),
+                    map(self._parse, read.records.keys, read.records.values),
+                    strict=True,
+                )
+                if value is not None
             ]
-        return commits_by_partition
+            for partition, read in records.items()
+        }
+
+
+class LogCursor(Generic[T]):
+    """One reader's way through a log. Used by one thread."""
+
+    def __init__(self, log: CommitLog[T]) -> None:
+        self._log = log
+        self._looks = Looks()
+        self.looked_at = 0.0
+        """Monotonic s: the newest look was asked no earlier."""
+
+    def read(self, positions: Mapping[int, int]) -> tuple[LogRead[T], int | None]:
+        """Return the records after these positions, and the time (epoch ms) before which none is missing; None if that
+        is not known yet."""
+        read = self._log.read(positions, self.looked_at)
+        self.looked_at = read.look.asked_at
+        look = read.look.look
+        self._looks.add(look.at_ms, {partition: look.logs[partition].end for partition in positions})
+        return read, self._looks.passed(read.reached)
 
 
 class LoggedCommits:
@@ -190,31 +249,28 @@ class LoggedCommits:
 
     kind = "log"
 
-    def __init__(self, log: CommitLog, cluster: Cluster, group: str, topic: str) -> None:
+    def __init__(self, log: CommitLog[Commit], cluster: Cluster, group: str, topic: str) -> None:
         self._log, self._cluster, self._group, self._topic = log, cluster, group, topic
-        self._partition = log.partition_of(group)
-        self._looks = Looks()
-        self._looked_at = 0.0
+        self._partition = partition_of_group(group, len(log.partitions()))
+        self._cursor = LogCursor(log)
 
-    def read(self, position: int, since_ms: int) -> NewCommits:
-        if position < 0:
+    def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
+        if not positions:
             return self._begin(since_ms)
-        commits = self._log.read(self._partition, position, self._looked_at)
-        self._looked_at = commits.look.asked_at
-        self._looks.add(commits.look.look.at_ms, {self._partition: commits.look.look.logs[self._partition].end})
+        read, passed_ms = self._cursor.read(positions)
         marks: dict[int, list[Mark]] = {}
-        for commit in commits.commits:
+        for logged in read.records:
+            commit = logged.value
             if commit.group == self._group and commit.topic == self._topic:
                 marks.setdefault(commit.partition, []).append(Mark(commit.offset, commit.at_ms))
-        passed_ms = self._looks.passed({self._partition: commits.reached})
-        return NewCommits(passed_ms, commits.reached, marks, topic_after=nextafter(self._looked_at, 0))
+        return NewCommits(passed_ms, read.reached, marks, topic_after=nextafter(self._cursor.looked_at, 0))
 
     def _begin(self, since_ms: int) -> NewCommits:
         """Return the commits since a time, and of partitions without any the one that stands, which is older."""
         with closing(ConsumerGroups(self._cluster, "lagloss-taps")) as groups:
             standing = _newest(groups, self._group, self._topic)
-        self._looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
-        commits = self.read(self._log.starts_at(since_ms, self._partition), since_ms)
+        self._cursor.looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
+        commits = self.read({self._partition: self._log.starts_at(since_ms, self._partition)}, since_ms)
         marks = {partition: list(some) for partition, some in commits.marks.items()}
         while commits.at_ms is None:  # so far it has been read in part
             commits = self.read(commits.next, since_ms)
@@ -237,10 +293,10 @@ class PolledCommits:
         self._group, self._topic = group, topic
         self._groups = ConsumerGroups(cluster, "lagloss-taps")
 
-    def read(self, position: int, since_ms: int) -> NewCommits:
+    def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
         at_ms = time.time_ns() // 1_000_000
         marks = _newest(self._groups, self._group, self._topic)
-        return NewCommits(at_ms, -1, {partition: [mark] for partition, mark in marks.items()}, is_polled=True)
+        return NewCommits(at_ms, {}, {partition: [mark] for partition, mark in marks.items()}, is_polled=True)
 
     def close(self) -> None:
         self._groups.close()
@@ -249,7 +305,7 @@ class PolledCommits:
 class GroupCommits:
     """Commits of a group: from the log, or polled while brokers do not let it be read, or have none yet."""
 
-    def __init__(self, log: CommitLog, cluster: Cluster, group: str, topic: str) -> None:
+    def __init__(self, log: CommitLog[Commit], cluster: Cluster, group: str, topic: str) -> None:
         self._log = log
         self._source = cluster, group, topic
         self._reader: LoggedCommits | PolledCommits | None = None
@@ -259,7 +315,7 @@ class GroupCommits:
     def kind(self) -> str:
         return self._reader.kind if self._reader else ""
 
-    def read(self, position: int, since_ms: int) -> NewCommits:
+    def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
         if not isinstance(self._reader, LoggedCommits) and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_AGAIN_S
             try:
@@ -273,12 +329,12 @@ class GroupCommits:
         if self._reader is None:
             self._reader = PolledCommits(*self._source)
         try:
-            return self._reader.read(position, since_ms)
+            return self._reader.read(positions, since_ms)
         except KafkaException as error:
             if isinstance(self._reader, LoggedCommits) and is_unreadable(error):
                 self.close()
                 self._reader = PolledCommits(*self._source)
-                return self._reader.read(position, since_ms)
+                return self._reader.read({}, since_ms)
             raise
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ class TapRunner:
     """Runs one tap in the thread that calls `run`, until it is stopped.
 
     Args:
-        commits: of the tap's group, if it is a group's.
+        commits: of the tap's reader, if it is a reader's.
         idle_report_s: between two reports of a tap without news.
     """
 
@@ -202,6 +202,9 @@ class TapRunner:
         commits = None
         if self._commits is not None:
             commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
+            # stored with the plan that goes on after them; if there is none, whoever reads them again counts them
+            self._counts.add(TapCounts(unreadable=dict(commits.unreadable)))
+            self._metrics.count_unreadable(self._running.tap, commits.unreadable)
         topic = self._reader.newest(max(self._owned_from, commits.topic_after if commits else 0.0))
         self._looked_at = topic.asked_at
         last, gone = self._resumed(last, topic)

@@ -16,6 +16,7 @@ from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.extraction import Extractor
+from lagloss_server.model.taps import Tap
 from lagloss_server.net.schema_registry import registry_of
 from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.definition_feed import DefinitionFeed
@@ -23,11 +24,12 @@ from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRows
 from taps.clusters import TapCluster
-from taps.commit_log import GroupCommits
+from taps.commit_log import CommitReader, GroupCommits
 from taps.kernel import BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.runner import Engine, TapRunner
+from taps.source_offsets import ConnectorCommits
 from taps.store import TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap, by_emitter, taps_after
@@ -160,11 +162,7 @@ class TapService:
 
     def _runner(self, running: RunningTap, taps: TapStore) -> TapRunner:
         tap = running.tap
-        shared = self._clusters.get(tap.cluster)
-        if shared is None:
-            shared = self._clusters[tap.cluster] = TapCluster(
-                KafkaConnection.named(tap.cluster) if tap.cluster else self._bootstrap
-            )
+        shared = self._cluster(tap.cluster)
         reader = TopicReader(shared.cluster, tap.topic, shared.topics)
         maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction, registry_of(tap.cluster)))
         return TapRunner(
@@ -173,9 +171,23 @@ class TapService:
             KafkaOutlet(self._bootstrap),
             reader,
             self._engine(reader, maker, shared.cluster),
-            GroupCommits(shared.commits, shared.cluster, tap.group, tap.topic) if tap.group else None,
+            self._commits(tap, shared),
             self.metrics,
         )
+
+    def _cluster(self, name: str) -> TapCluster:
+        """Return what taps of a cluster share. Raises BadSetting."""
+        if name not in self._clusters:
+            self._clusters[name] = TapCluster(KafkaConnection.named(name) if name else self._bootstrap)
+        return self._clusters[name]
+
+    def _commits(self, tap: Tap, shared: TapCluster) -> CommitReader | None:
+        if tap.group is None:
+            return None
+        if tap.offsets is None:
+            return GroupCommits(shared.commits, shared.cluster, tap.group, tap.topic)
+        log = self._cluster(tap.offsets.cluster).source_offsets(tap.offsets.topic)
+        return ConnectorCommits(log, tap.group, tap.topic)
 
     def _engine(self, reader: TopicReader, maker: BlockMaker, cluster: Cluster) -> Engine:
         local = LocalEngine(reader, maker)
@@ -192,4 +204,4 @@ class TapService:
             thread.thread.join(END_S)
         if all(not tap_thread.thread.is_alive() for tap_thread in self._threads.values()):
             for shared in self._clusters.values():
-                shared.commits.close()
+                shared.close()

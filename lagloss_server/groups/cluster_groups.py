@@ -23,8 +23,9 @@ from lagloss_server.store.schema import core as tables
 Basis = Literal["event-time", "timestamp"]
 """What says since when the first unread record is under way: its event time, by a header of lagloss or the expression
 of a tap of its topic, or else the record's timestamp."""
-Kind = Literal["consumer", "share"]
-"""`share`: a share group (KIP-932), whose members share partitions."""
+Kind = Literal["consumer", "share", "connect"]
+"""`share`: a share group (KIP-932), whose members share partitions. `connect`: a source connector of Kafka Connect that
+a definition names, by the offsets that its workers store; its state and members are unknown."""
 CURRENT_S: Final = 60.0
 """An older reading is not current: the aggregator, or the cluster, is away."""
 

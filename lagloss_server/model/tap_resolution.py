@@ -75,7 +75,11 @@ class _Resolver:
         everywhere = taps.pop("out", None) if "out" not in exits else None
         if everywhere is not None:
             taps = {**{place: everywhere for place in exits if place.startswith("out:")}, **taps}
-        if taps and self._is_sink(node) and "out" in exits and isinstance(taps.get("in"), TapSpec):
+        reader = taps.get("in")
+        if self._is_sink(node) and "out" in exits and isinstance(reader, TapSpec):
+            if reader.connector is not None and taps.get("out", COMMIT) == COMMIT:
+                problem = "expected the topic that the connector writes: its offsets also pass records that it skips"
+                raise TapProblem(node, "out", problem)
             taps.setdefault("out", COMMIT)
         for place, spec in taps.items():
             self._check(node, place, spec, exits)
@@ -90,9 +94,10 @@ class _Resolver:
             )
         if spec == COMMIT and not isinstance(self._specs[node].taps.get("in"), TapSpec):
             raise TapProblem(node, place, "expected an `in` tap, since `out` is `commit`")
-        if isinstance(spec, TapSpec) and (spec.group is None) == (place == "in"):
-            expected = "only a topic" if spec.group is None else "a group"
-            raise TapProblem(node, place, f"expected a `{'group' if place == 'in' else 'topic'}`, found {expected}")
+        if isinstance(spec, TapSpec) and (spec.reader is None) == (place == "in"):
+            wanted = "`group` or `connector`" if place == "in" else "`topic`"
+            what = "only a topic" if spec.reader is None else f"a {'group' if spec.group else 'connector'}"
+            raise TapProblem(node, place, f"expected a {wanted}, found {what}")
 
     def _is_sink(self, node: str) -> bool:
         return not self._flow.following(node) and node not in self._flow.retriers
@@ -150,10 +155,10 @@ class _Resolver:
         places = ("in", "out") if taps.get("out") == COMMIT else ("in",)
         is_first = node not in self._flow.retriers and not self._before(node)
         for topic in self._inputs(node, spec):
-            yield self._tap(node, topic, spec.group, places, first=is_first)
+            yield replace(self._tap(node, topic, spec.reader, places, first=is_first), offsets=spec.storage)
 
     def _inputs(self, node: str, spec: TapSpec) -> list[_Topic]:
-        """Return the topics that a node's group reads: the one that its tap names, or those of the nodes before it."""
+        """Return the topics that a node's reader reads: the one that its tap names, or those of the nodes before it."""
         inherited = next(filter(None, map(self._identities.get, self._before(node))), _Identity())
         if spec.topic is not None:
             named = [topic for topic in self._topics.values() if topic[:2] == (spec.cluster or "", spec.topic)]
@@ -168,6 +173,12 @@ class _Resolver:
         into += [f"{user}.out:{node}" for user in self._flow.users(node)] if node in self._flow.retriers else []
         topics = dict.fromkeys(self._topics[name] for name in into if name in self._topics)
         if not topics:
+            if spec.connector is not None:
+                problem = (
+                    "expected a `topic` that the connector reads, since no preceding tap has one; a connector that"
+                    " reads a database, such as Debezium, is a source: tap its `out` alone"
+                )
+                raise TapProblem(node, "in", problem)
             raise TapProblem(node, "in", "expected a `topic` for the group, since no preceding tap has one")
         return list(topics)
 

@@ -255,12 +255,12 @@ def read_as_tap(bootstrap: str) -> tuple[str, int, int]:
     """How a tap learns commits of the group, its commit, and the end of the topic."""
     with (
         closing(TopicReader(bootstrap, "tapped.in")) as reader,
-        closing(CommitLog(bootstrap, ClusterTopics(bootstrap))) as log,
+        closing(CommitLog.of_groups(bootstrap, ClusterTopics(bootstrap))) as log,
         closing(GroupCommits(log, bootstrap, "tapped.snk", "tapped.in")) as commits,
     ):
         end = reader.look([0]).logs[0].stable_end
         records = reader.read([OffsetSpan(0, 0, end)])[0].offsets.size
-        (mark, *_) = commits.read(-1, int(time.time() * 1_000)).marks[0]
+        (mark, *_) = commits.read({}, int(time.time() * 1_000)).marks[0]
         return commits.kind, mark.offset, records
 
 

@@ -15,7 +15,11 @@ from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
 
 _COLUMNS: Final = (names("Checkpoints"), "Source", "State", "Read through", number("Records"), "Unreadable")
-_COMMITS: Final = {"log": "commits read from the log", "polled": "commits polled"}
+_COMMITS: Final = {
+    "log": "commits read from the log",
+    "polled": "commits polled",
+    "connect": "offsets of Kafka Connect",
+}
 _POLLED: Final = (
     "Commits are polled if the brokers' log of commits cannot be read: messages then count as received by the group "
     "at the time of the poll, up to a second late."
@@ -37,7 +41,7 @@ def taps_panel(taps: Sequence[TapStatus], address: Address, now_s: float) -> Par
         fz="sm",
         miw=860,
     )
-    about = "Beacons derived from a topic's records and a consumer group's commits. Counts are since the tap started."
+    about = "Beacons derived from a topic's records and a reader's commits. Counts are since the tap started."
     if any(tap.commits == "polled" for tap in taps):
         about += f" {_POLLED}"
     title = dmc.Title("Taps", order=2, fz=16)
@@ -59,7 +63,7 @@ def _source(tap: TapStatus) -> list[Any]:
     cluster = f" on {tap.tap.cluster}" if tap.tap.cluster else ""
     if tap.tap.group is None:
         return [f"topic {tap.tap.topic}{cluster}"]
-    lines = [f"group {tap.tap.group}", _faint(f"of topic {tap.tap.topic}{cluster}")]
+    lines = [tap.tap.reader, _faint(f"of topic {tap.tap.topic}{cluster}")]
     return [*lines, _faint(_COMMITS[tap.commits])] if tap.commits in _COMMITS else lines
 
 

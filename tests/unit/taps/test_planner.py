@@ -65,7 +65,7 @@ def test_every_offset_that_a_group_has_committed_is_planned_once_at_the_time_of_
             seen.update({(partition, offset): at for offset in range(before[partition], committed[partition])})
         marks = {p: [Mark(committed[p], at)] for p in (0, 1) if committed[p] > before[p]}
         logs = {partition: PartitionLog(0, end, end) for partition, end in enumerate(ends)}
-        last = planner.plan(last, Look(at, logs), NewCommits(at, at, marks), limit)
+        last = planner.plan(last, Look(at, logs), NewCommits(at, {0: at}, marks), limit)
         for span in last.spans:
             for offset in range(span.start, span.end):
                 assert (span.partition, offset) not in times
@@ -112,9 +112,9 @@ def test_of_a_topic_that_was_created_anew_all_is_read_and_an_offset_counts_as_go
 def test_what_retention_took_from_a_group_counts_once_a_commit_has_passed_it() -> None:
     planner = GroupPlanner(lambda *_: False)
     logs = {0: PartitionLog(4, 9, 9), 1: PartitionLog(0, 0, 0)}
-    behind = planner.plan(FIRST, Look(10, logs), NewCommits(9, 1, {}), 100)
+    behind = planner.plan(FIRST, Look(10, logs), NewCommits(9, {0: 1}, {}), 100)
     assert (behind.spans, behind.gone, behind.positions[0], behind.until_ms[0]) == ((), {}, 0, 0)
-    passed = planner.plan(behind, Look(20, logs), NewCommits(19, 2, {0: [Mark(6, 15)]}), 100)
+    passed = planner.plan(behind, Look(20, logs), NewCommits(19, {0: 2}, {0: [Mark(6, 15)]}), 100)
     assert [(span.start, span.end, span.commits) for span in passed.spans] == [(4, 6, (Mark(6, 15),))]
     assert (passed.gone, passed.positions[0]) == ({0: 4}, 6)
 
@@ -122,5 +122,5 @@ def test_what_retention_took_from_a_group_counts_once_a_commit_has_passed_it() -
 def test_a_group_that_waits_for_nothing_but_markers_has_taken_all_in() -> None:
     planner = GroupPlanner(lambda partition, start, end: (partition, start, end) == (0, 5, 6))
     logs = {0: PartitionLog(0, 6, 6), 1: PartitionLog(0, 0, 0)}
-    level = planner.plan(FIRST, Look(10, logs), NewCommits(9, 1, {0: [Mark(5, 8)]}), 100)
+    level = planner.plan(FIRST, Look(10, logs), NewCommits(9, {0: 1}, {0: [Mark(5, 8)]}), 100)
     assert (level.until_ms, level.through_ms, level.positions[0]) == ({0: 10, 1: 10}, 9, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from lagloss_server.base.errors import BadDefinition
 from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
 from lagloss_server.model.expressions import IdExpression, TimeExpression
-from lagloss_server.model.taps import Extraction, Tap
+from lagloss_server.model.taps import Extraction, OffsetStorage, Tap
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: orders}\nspec:\n  nodes:\n"
 
@@ -99,14 +100,40 @@ def test_a_tapped_group_is_watched_as_any_other() -> None:
     assert Definition.model_validate(as_document(definition)) == definition
 
 
+def test_a_connector_s_offsets_take_the_place_of_a_group_s_commits() -> None:
+    mirror = (
+        "{name: m, taps: {in: {connector: mirror, offsets: connect-offsets, offsetsCluster: b}, out: {topic: a.t}}}"
+    )
+    definition = parse_definition(HEAD + f"  - {{name: shop, to: [m], taps: {{out: {SHOP}}}}}\n  - {mirror}")
+    tap = next(tap for tap in definition.taps if tap.node == "m" and tap.places == ("in",))
+    assert (tap.group, tap.offsets) == ("mirror", OffsetStorage("b", "connect-offsets"))
+    assert tap.source == f"connector mirror of topic {tap.topic}"
+    assert Tap.of(json.loads(json.dumps(tap.document()))) == tap
+    assert definition.groups == {"m": "mirror"}
+    assert Definition.model_validate(as_document(definition)) == definition
+
+
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
         ("{name: shop, taps: {out: {topic: orders, eventTime: $.at}}}", "taps.out: expected an `id`"),
         ("{name: shop, taps: {out: {topic: orders, id: key}}}", "taps.out: expected an `eventTime`"),
-        ("{name: shop, taps: {out: {id: key}}}", "expected a `topic` or a `group`"),
+        ("{name: shop, taps: {out: {id: key}}}", "expected a `topic`, a `group` or a `connector`"),
         ("{name: shop, taps: {in: {group: g}}}", "taps.in: expected a `topic` for the group"),
         ("{name: shop, taps: {out: {group: g}}}", "taps.out: expected a `topic`, found a group"),
+        ("{name: shop, taps: {in: {topic: t}}}", "taps.in: expected a `group` or `connector`, found only a topic"),
+        ("{name: shop, taps: {out: {connector: c, offsets: o}}}", "taps.out: expected a `topic`, found a connector"),
+        ("{name: shop, taps: {in: {connector: c}}}", "expected `offsets`, the topic of the Connect workers'"),
+        ("{name: shop, taps: {in: {group: g, connector: c, offsets: o}}}", "a `group` or a `connector`, found both"),
+        ("{name: shop, taps: {in: {group: g, offsets: o}}}", "`offsets` and `offsetsCluster` only with a `connector`"),
+        (
+            "{name: shop, taps: {in: {connector: c, offsets: o}, out: {topic: t, id: key, eventTime: $.at}}}",
+            "a database, such as Debezium, is a source",
+        ),
+        (
+            "{name: shop, taps: {in: {connector: c, offsets: o, topic: t, id: key, eventTime: $.at}}}",
+            "taps.out: expected the topic that the connector writes",
+        ),
         ("{name: shop, taps: {out: commit}}", "taps.out: expected an `in` tap, since `out` is `commit`"),
         ("{name: shop, taps: {'out:nowhere': {topic: t}}}", "expected one of in, out, filtered, dead"),
     ],
