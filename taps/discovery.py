@@ -22,7 +22,7 @@ from lagloss_server.base.yaml_files import comment, write_flow, write_line
 from lagloss_server.extraction import Extractor
 from lagloss_server.extraction.formats import Schemas
 from lagloss_server.extraction.guesses import Guesses, guess
-from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.expressions import POSITION, IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction
 from taps.sample import Sample
 
@@ -37,6 +37,10 @@ LEAST_SHARED: Final = 0.3
 SAME_TIME_MS: Final = 1.0
 SAME_TIMES: Final = 0.95
 """Share of the ids in two topics that have the same event time in both, where a tap can read it in both."""
+NO_ID: Final = (
+    "no field is an id: each record is a message; later topics need a header with its place here, "
+    f"`{POSITION}(header:NAME)`, or use fields that are the same everywhere, `hash($.a, $.b)`"
+)
 MAX_STEM: Final = 80
 """Characters of a node's name that are of its group or topic, so that it stays a name with what makes it unique."""
 
@@ -232,10 +236,10 @@ class _Proposal:
         guessed = self._topics[topic]
         before = [hop for hop in self._hops if hop.after == topic]
         shared = [hop.before_id for hop in self._hops if hop.before == topic] + [hop.after_id for hop in before]
-        identity = [*shared, *guessed.candidates, "key"][0]
+        identity = [*shared, *guessed.candidates, POSITION][0]
         if not before:
             time = guessed.guesses.times[0].expression
-            doubts = []
+            doubts = [NO_ID] if identity == POSITION else []
             if (distinct := guessed.distinct(identity)) < MOST_DISTINCT:
                 doubts.append(
                     f"{1 - distinct:.0%} of its records have the id of another record and count as duplicates"

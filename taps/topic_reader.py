@@ -240,13 +240,16 @@ class TopicReader:
 
 def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:
     times = [message.timestamp() for message in messages]
+    offsets = np.fromiter((message.offset() or 0 for message in messages), np.int64, len(messages))
     return SpanRecords(
-        np.fromiter((message.offset() or 0 for message in messages), np.int64, len(messages)),
+        offsets,
         Records(
             np.fromiter((at_ms for _, at_ms in times), np.int64, len(messages)),
             [_bytes(message.key()) for message in messages],
             [_bytes(message.value()) for message in messages],
             [_headers(message) for message in messages],
+            np.fromiter((message.partition() or 0 for message in messages), np.int64, len(messages)),
+            offsets,
         ),
         np.fromiter((kind == TIMESTAMP_LOG_APPEND_TIME for kind, _ in times), np.bool_, len(times)),
         gone,

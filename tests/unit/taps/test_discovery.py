@@ -126,3 +126,16 @@ def test_topics_of_another_flow_and_times_that_no_field_has_are_said() -> None:
 def test_what_is_the_same_in_most_records_is_no_id() -> None:
     alike = [topic(name, ["one", *IDS[:1]] * 50, later) for name, later in (("a", 0), ("b", 100))]
     assert find_hops(alike) == []
+
+
+def test_a_topic_whose_records_have_no_id_is_measured_by_their_positions() -> None:
+    stamps = AT_MS + np.arange(60)
+    values = [json.dumps({"level": "info", "at": AT_MS + row}).encode() for row in range(60)]
+    records = Records(stamps, [None] * 60, values, [None] * 60)
+    zeros = np.zeros(60, np.int64)
+    logs = TopicGuess.of(Sample("logs", zeros, np.arange(60), records, False))
+    (node, *_) = proposed([logs], {"archive": ["logs"]})
+    assert [(output.topic, output.id, output.event_time) for output in node.outputs] == [
+        ("logs", "partition-offset", "$.at")
+    ]
+    assert any("no field is an id" in note for note in node.notes)
