@@ -161,7 +161,7 @@ class TopicReader:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             for message in messages:
                 self._take(message, waiting, gone)
-        return {span.partition: _columns(self._taken(span), gone[span.partition]) for span in spans}
+        return {span.partition: columns(self._taken(span), gone[span.partition]) for span in spans}
 
     def read_before(self, spans: Iterable[OffsetSpan], offsets: int) -> dict[int, SpanRecords]:
         """Return the records of so many offsets before each of these spans, as far as retention has left them. `read`
@@ -238,15 +238,19 @@ class TopicReader:
             self._next[span.partition] = -1  # the next span begins anew: it has to count those of its own
 
 
-def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:
+def columns(messages: Sequence[Message], gone: int) -> SpanRecords:
+    """Return messages of one partition as columns; `gone`: how many retention deleted meanwhile."""
     times = [message.timestamp() for message in messages]
+    offsets = np.fromiter((message.offset() or 0 for message in messages), np.int64, len(messages))
     return SpanRecords(
-        np.fromiter((message.offset() or 0 for message in messages), np.int64, len(messages)),
+        offsets,
         Records(
             np.fromiter((at_ms for _, at_ms in times), np.int64, len(messages)),
             [_bytes(message.key()) for message in messages],
             [_bytes(message.value()) for message in messages],
             [_headers(message) for message in messages],
+            np.fromiter((message.partition() or 0 for message in messages), np.int64, len(messages)),
+            offsets,
         ),
         np.fromiter((kind == TIMESTAMP_LOG_APPEND_TIME for kind, _ in times), np.bool_, len(times)),
         gone,

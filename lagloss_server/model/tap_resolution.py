@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lagloss_server.model.cuts import cut_nodes
-from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.expressions import POSITION, IdExpression, TimeExpression
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.nodes import NodeSpec
 from lagloss_server.model.taps import COMMIT, Extraction, Order, Tap, TapSpec
+
+MAX_POSITION_TOPIC: Final = 223
+"""Characters of a topic whose positions are ids: with `/`, a partition and an offset of any size, at most 255."""
+_NO_POSITION: Final = (
+    f"expected `{POSITION}` at the first topic alone, and at later ones `{POSITION}(…)` with the header that holds the "
+    "record's place there"
+)
 
 
 class TapProblem(ValueError):
@@ -62,11 +69,46 @@ class _Resolver:
         self._identities: dict[str, _Identity] = {}
 
     def resolve(self) -> Iterator[Tap]:
+        self._origins = self._read_origins()
         for node in self._flow.nodes:
             self._read_topics(node)
         for node in self._flow.nodes:
             yield from self._topic_taps(node)
             yield from self._group_taps(node)
+
+    def _read_origins(self) -> tuple[str, ...]:
+        """Return the topics whose records' own positions are ids: what a source sends, or the first group reads.
+
+        Their records' positions in other topics say nothing, and two topics of the same name would share ids.
+        """
+        topics: dict[tuple[str, str], None] = {}
+        for node in self._flow.nodes:
+            exits: dict[tuple[str, str], None] = {}
+            for place, spec in self._taps(node).items():
+                if not isinstance(spec, TapSpec) or spec.id is None or not spec.id.is_own_position:
+                    continue
+                if place != "in" and (self._before(node) or not place.startswith("out") or self._has_group(node)):
+                    expected = "only for `out` of a source, or for `in` with the topic that its group reads"
+                    raise TapProblem(node, place, f"expected `{POSITION}` {expected}, found it for {place}")
+                if spec.topic is None:
+                    raise TapProblem(node, place, f"expected a `topic`, whose records' `{POSITION}` is the id")
+                if len(spec.topic) > MAX_POSITION_TOPIC:
+                    problem = f"expected a topic of up to {MAX_POSITION_TOPIC} characters with the id `{POSITION}`"
+                    raise TapProblem(node, place, f"{problem}, found {len(spec.topic)}")
+                topic = spec.cluster or "", spec.topic
+                if any(other[1] == topic[1] and other != topic for other in topics):
+                    problem = f"expected topics of different names with the id `{POSITION}`, found two clusters'"
+                    raise TapProblem(node, place, f"{problem} {spec.topic}, whose records would share ids")
+                topics[topic] = None
+                if place != "in":
+                    exits[topic] = None
+                if len(exits) > 1 and self._specs[node].copy_:
+                    problem = f"expected one topic with the id `{POSITION}` for `copy`"
+                    raise TapProblem(node, place, f"{problem}: a message has another position in each topic")
+        return tuple(name for _, name in topics)
+
+    def _has_group(self, node: str) -> bool:
+        return isinstance(self._taps(node).get("in"), TapSpec)
 
     def _taps(self, node: str) -> Mapping[str, TapSpec | str]:
         """Return the taps of a node by place: `out` spread over its outs, the default of sinks added."""
@@ -128,10 +170,31 @@ class _Resolver:
                 "expected an `eventTime`: the preceding tap uses the record timestamp, which other topics can lack"
             )
             raise TapProblem(node, place, problem)
+        origins = self._origins_of(node, place, spec, message_id, inherited)
+        form = spec.format or "auto"
         try:
-            return Extraction(message_id, event_time, spec.where, spec.format or "auto", spec.schema_, spec.message)
+            return Extraction(message_id, event_time, spec.where, form, spec.schema_, spec.message, origins)
         except ValueError as error:
             raise TapProblem(node, place, str(error)) from error
+
+    def _origins_of(
+        self, node: str, place: str, spec: TapSpec, message_id: IdExpression, inherited: _Identity
+    ) -> tuple[str, ...]:
+        """Return the topics that an id's positions may be of; none of an id of another form."""
+        preceding = [inherited, *(self._identities.get(name, _Identity()) for name in self._before(node))]
+        ids = [identity.id for identity in preceding if identity.id is not None]
+        if message_id.is_own_position:
+            if spec.topic not in self._origins or not all(known.is_own_position for known in ids):
+                raise TapProblem(node, place, _NO_POSITION)
+            return (spec.topic,)
+        if message_id.form != "position":
+            if any(known.form == "position" for known in ids):
+                raise TapProblem(node, place, _NO_POSITION)
+            return ()
+        if not self._origins:
+            problem = f"expected a preceding tap with the id `{POSITION}`, of whose topic these positions are"
+            raise TapProblem(node, place, problem)
+        return self._origins
 
     def _topic_taps(self, node: str) -> Iterator[Tap]:
         taps = self._taps(node)

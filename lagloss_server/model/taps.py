@@ -124,7 +124,8 @@ class Extraction:
     """What to extract from the records of a topic: their ids and event times, of those that pass `where`.
 
     `schema`: the text of an Avro schema or a .proto, or a FileDescriptorSet in base64, of records without the number of
-    a schema in a registry; `message`: the name of a Protobuf message in it.
+    a schema in a registry; `message`: the name of a Protobuf message in it. `origins`: the topics that an id of the
+    form "position" may name, that of the records themselves alone where it is their own position; none: any topic.
 
     Raises:
         ValueError: these do not fit together.
@@ -136,8 +137,11 @@ class Extraction:
     format: Format = "auto"
     schema: str | None = None
     message: str | None = None
+    origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.id.is_own_position and len(self.origins) != 1:
+            raise ValueError(f"expected one topic that positions are of, found {len(self.origins)}")
         if self.format not in FORMATS:
             raise ValueError(f"expected a format of {', '.join(FORMATS)}, found {self.format!r}")
         if self.schema is not None and self.format not in ("avro", "protobuf"):
@@ -158,13 +162,15 @@ class Extraction:
             document["format"],
             document["schema"],
             document["message"],
+            tuple(document.get("origins", ())),
         )
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON, expressions as they were written."""
         written = {"id": self.id.written, "event_time": self.event_time.written}
         where = self.where.written if self.where else None
-        return {**written, "where": where, "format": self.format, "schema": self.schema, "message": self.message}
+        own = {"where": where, "format": self.format, "schema": self.schema, "message": self.message}
+        return {**written, **own, **({"origins": list(self.origins)} if self.origins else {})}
 
     def parts(self) -> tuple[RecordPart, ...]:
         """Return the parts of a record that are looked at, each once."""

@@ -41,6 +41,7 @@ from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.store import Store
 from taps.cluster_topics import ClusterTopics
 from taps.commit_log import CommitLog, GroupCommits
+from taps.discovery.survey import TopicSurvey
 from taps.plan import OffsetSpan
 from taps.topic_reader import TopicReader
 from tests.conftest import fresh_database
@@ -248,7 +249,9 @@ def test_taps_read_topics_and_the_log_of_commits_with_their_rights_and_poll_with
     found = kafka_checks()
     assert found["topic tapped.in"].finding == "READ on topic tapped.in is not allowed: an ACL is missing"
     assert found["group tapped.snk"].verdict == "fail"
+    assert surveyed(topics) == {"tapped.in": "denied"}
     secured.forbid("service")
+    assert surveyed(topics) == {"tapped.in": "denied"}
 
 
 def read_as_tap(bootstrap: str) -> tuple[str, int, int]:
@@ -262,6 +265,14 @@ def read_as_tap(bootstrap: str) -> tuple[str, int, int]:
         records = reader.read([OffsetSpan(0, 0, end)])[0].offsets.size
         (mark, *_) = commits.read({}, int(time.time() * 1_000)).marks[0]
         return commits.kind, mark.offset, records
+
+
+def surveyed(bootstrap: str) -> dict[str, str]:
+    """Why a discovery has no sample of a topic."""
+    survey = TopicSurvey(bootstrap, None, 0, int(time.time() * 1_000))
+    survey.run(["tapped.in"])
+    assert not survey.guesses
+    return survey.reasons
 
 
 @pytest.mark.parametrize("mechanism", OTHER_MECHANISMS)

@@ -75,6 +75,18 @@ def _extract(form: Format, schema: str | None, data: bytes) -> None:
     assert counted == 3, f"{counted} of 3 records"
 
 
+def _id_expression(data: bytes) -> None:
+    """Parse an id expression, and extract by it."""
+    expression = IdExpression.parse(data.decode(errors="replace"))
+    origins = ("orders",) if expression.form == "position" else ()
+    records = Records(
+        np.full(3, AT_MS, np.int64), [b"k", b'{"a": 1}', None], [b'{"a": "x", "b": 2}', data, None],
+        [[("o", b"orders/0/1")], [("o", data)], None], np.zeros(3, np.int64), np.arange(3),
+    )  # fmt: skip
+    found = Extractor(Extraction(expression, TimeExpression.parse("timestamp"), origins=origins)).extract(records)
+    assert all(0 < len(each) <= 255 and each.decode() for each in found.ids)
+
+
 def _schema(form: Format, data: bytes) -> None:
     text = data.decode(errors="replace")
     extractor = Extractor(Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at"), None, form, text))
@@ -221,6 +233,9 @@ TARGETS: Final = {
         (b"2026-11-21T08:40:00.123+01:00", b"-1.5"),
     ),
     "expressions": Target(_expressions, (), (CONDITION, b"header:at as json in us")),
+    "id-expression": Target(
+        _id_expression, (ValueError,), (b"hash($.a, header:o, key)", b"partition-offset(header:o)", b"partition-offset")
+    ),
     "tap-json": Target(partial(_extract, "json", None), (), (JSON,)),
     "tap-auto": Target(partial(_extract, "auto", None), (), (JSON, b"plain")),
     "tap-text": Target(partial(_extract, "text", None), (), (b"plain",)),

@@ -157,3 +157,96 @@ def test_a_schema_s_file_becomes_part_of_the_definition(tmp_path: Path) -> None:
 def test_a_record_s_timestamp_is_not_inherited() -> None:
     shop = "{name: shop, to: [s], taps: {out: {topic: orders, id: key, eventTime: timestamp}}}"
     assert "the preceding tap uses the record timestamp" in problem(shop, "{name: s, taps: {out: {topic: o}}}")
+
+
+PLACED = "{topic: orders, id: partition-offset, eventTime: $.at}"
+MORE_PLACED = PLACED.replace("orders", "more")
+HEADERS = "partition-offset(header:topic, header:partition, header:offset)"
+
+
+def test_positions_are_of_the_first_topic_and_later_ones_say_what_carries_them() -> None:
+    found = taps(
+        f"{{name: shop, to: [enrich], taps: {{out: {PLACED}}}}}",
+        f"{{name: enrich, to: [mail], taps: {{in: {{group: e}}, out: {{topic: rich, id: '{HEADERS}'}}}}}}",
+        "{name: mail, taps: {in: {group: m}, out: {topic: sent}}}",
+    )
+    named = {(tap.topic, tap.group): (tap.extraction.id.written, tap.extraction.origins) for tap in found}
+    assert named == {
+        ("orders", None): ("partition-offset", ("orders",)),
+        ("orders", "e"): ("partition-offset", ("orders",)),
+        ("rich", None): (HEADERS, ("orders",)),
+        ("rich", "m"): (HEADERS, ("orders",)),
+        ("sent", None): (HEADERS, ("orders",)),
+    }
+    assert [Tap.of(tap.document()) for tap in found] == found
+
+
+def test_two_sources_have_positions_of_their_own_and_the_first_group_may_name_them() -> None:
+    found = taps(
+        f"{{name: a, to: [c], taps: {{out: {PLACED}}}}}",
+        f"{{name: b, to: [c], taps: {{out: {PLACED.replace('orders', 'returns')}}}}}",
+        "{name: c, taps: {in: {group: c}, out: {topic: all, id: 'partition-offset(header:o)'}}}",
+    )
+    assert {tap.topic: tap.extraction.origins for tap in found} == {
+        "orders": ("orders",), "returns": ("returns",), "all": ("orders", "returns"),
+    }  # fmt: skip
+    (tap,) = taps("{name: a, to: [b]}", f"{{name: b, taps: {{in: {{group: g, {PLACED[1:]}, out: beacons}}}}")
+    assert (tap.extraction.origins, tap.places) == (("orders",), ("in",))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        (  # the position in the second topic is another one
+            (f"{{name: a, to: [b], taps: {{out: {PLACED}}}}}", "{name: b, taps: {in: {group: g}, out: {topic: t}}}"),
+            "expected `partition-offset` at the first topic alone, and at later ones",
+        ),
+        (  # nor is there any other id than the first's
+            (f"{{name: a, to: [b], taps: {{out: {PLACED}}}}}", "{name: b, taps: {out: {topic: t, id: $.id}}}"),
+            "expected `partition-offset` at the first topic alone, and at later ones",
+        ),
+        (
+            (f"{{name: a, to: [b], taps: {{out: {SHOP}}}}}", f"{{name: b, taps: {{out: {PLACED}}}}}"),
+            "expected `partition-offset` only for `out` of a source",
+        ),
+        (
+            (f"{{name: a, to: [b], taps: {{out: {SHOP}}}}}", f"{{name: b, taps: {{in: {{group: g, {PLACED[1:]}}}}}"),
+            "expected `partition-offset` at the first topic alone",
+        ),
+        (
+            (f"{{name: a, to: [b], taps: {{dead: {PLACED}}}}}", "{name: b}"),
+            "expected `partition-offset` only for `out` of a source",
+        ),
+        (
+            (
+                "{name: a, to: [b], taps: {out: {topic: t, id: partition-offset(header:o), eventTime: $.at}}}",
+                "{name: b}",
+            ),
+            "expected a preceding tap with the id `partition-offset`",
+        ),
+        (
+            (f"{{name: a, to: [b], taps: {{out: {PLACED.replace('orders', 'o' * 224)}}}}}", "{name: b}"),
+            "expected a topic of up to 223 characters",
+        ),
+        (
+            (
+                f"{{name: a, to: [b, c], copy: all, taps: {{'out:b': {PLACED}, 'out:c': {MORE_PLACED}}}}}",
+                "{name: b}",
+                "{name: c}",
+            ),
+            "expected one topic with the id `partition-offset` for `copy`",
+        ),
+        (
+            (
+                f"{{name: a, to: [c], taps: {{out: {PLACED}}}}}",
+                f"{{name: b, to: [c], taps: {{out: {PLACED[:-1]}, cluster: eu}}}}}}",
+                "{name: c}",
+            ),
+            "expected topics of different names with the id `partition-offset`",
+        ),
+    ],
+)
+def test_a_position_that_would_not_name_the_same_message_everywhere_is_refused(
+    nodes: tuple[str, ...], expected: str
+) -> None:
+    assert expected in problem(*nodes)
