@@ -163,6 +163,7 @@ def nav(address: links.Address, current: str, person: Person) -> Part:
     pages = [
         ("overview", "Overview", links.OVERVIEW),
         ("portfolio", "Portfolio", links.PORTFOLIO),
+        ("messages", "Messages", links.MESSAGES),
         ("groups", "Groups", links.GROUPS),
         ("alerts", "Alerts", links.ALERTS),
         ("health", "Health", links.HEALTH),

@@ -19,6 +19,7 @@ from dashboard.pages import notices
 from dashboard.pages.base import NAME, SCRIPTED, Part, aria, live, step
 from dashboard.pages.breakdown import source_of
 from dashboard.pages.incident import cards as band
+from dashboard.pages.opening import at_minutes
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
@@ -389,5 +390,6 @@ PAGE: Final = Page(
     more=_more,
     stamp=_stamp,
     ranged=True,
+    opens=at_minutes,
     themed=True,
 )

@@ -12,11 +12,13 @@ from dash import html
 
 from dashboard.pages import notices
 from dashboard.pages.base import Part, alert, aria, live
+from dashboard.pages.opening import at_month
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.report.page import REFRESH_MS, earlier_control, elsewhere, range_control, requested_range
 from dashboard.pages.report.parts import downloads, section_part, status_badge
 from dashboard.reports import Portfolio, make_portfolio
 from dashboard.reports.portfolio_sections import sections
+from dashboard.reports.wording import range_sentence
 from dashboard.request import links
 from dashboard.request.current_user import asking
 from dashboard.request.links import API, Address
@@ -75,7 +77,9 @@ def read(visit: Visit) -> Portfolio:
 
 def _content(portfolio: Portfolio, visit: Visit) -> Part:
     files = downloads(f"{API}/portfolio", visit.address, "match")
-    head = dmc.Group([status_badge(portfolio.status), files], justify="space-between")
+    before = min((line.whole.known.before for line in portfolio.lines if line.whole.known.closed), default=0)
+    about = dmc.Text(range_sentence(portfolio.span, before, portfolio.made_at_s), size="sm")
+    head = dmc.Group([status_badge(portfolio.status), about, files], gap="sm")
     return html.Div([head, *map(section_part, sections(portfolio))])
 
 
@@ -99,4 +103,5 @@ PAGE: Final = Page(
     busy=PortfolioIds.CONTENT,
     refresh_ms=REFRESH_MS,
     elsewhere=elsewhere,
+    opens=at_month,
 )
