@@ -10,13 +10,12 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages import notices
 from dashboard.pages.base import Part, live
+from dashboard.pages.first_run import first_run
 from dashboard.pages.messages.listing import before_of, filters_of, listing
 from dashboard.pages.page import Instead, Page, Panel, Visit
 from dashboard.queries.problem_messages import ProblemMessages, read_problem_messages
 from dashboard.request import links
-from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 
 REFRESH_MS: Final = 30_000
@@ -50,7 +49,7 @@ def read(visit: Visit) -> ProblemMessages:
     address = visit.address
     messages = read_problem_messages(visit.store, None, filters_of(address), before_of(address, visit.now_s))
     if messages.to_s is None and not visit.store.names():
-        raise Instead(notices.no_pipeline(asking()))
+        raise Instead(first_run(visit))
     return messages
 
 

@@ -10,8 +10,8 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages import notices
 from dashboard.pages.base import Part, alert, aria, live
+from dashboard.pages.first_run import first_run
 from dashboard.pages.opening import at_month
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.report.page import REFRESH_MS, earlier_control, elsewhere, range_control, requested_range
@@ -20,7 +20,6 @@ from dashboard.reports import Portfolio, make_portfolio
 from dashboard.reports.portfolio_sections import sections
 from dashboard.reports.wording import range_sentence
 from dashboard.request import links
-from dashboard.request.current_user import asking
 from dashboard.request.links import API, Address
 from lagloss.errors import UsageError
 from lagloss_server.model.matchers import parse_matchers
@@ -71,7 +70,7 @@ def read(visit: Visit) -> Portfolio:
         raise Instead(alert("No such portfolio", str(error), "orange", "?")) from None
     portfolio = make_portfolio(visit.store, matchers, span, now_s)
     if not portfolio.lines and not matchers:
-        raise Instead(notices.no_pipeline(asking()))
+        raise Instead(first_run(visit))
     return portfolio
 
 
