@@ -163,7 +163,7 @@ def nav(address: links.Address, current: str, person: Person) -> Part:
     pages = [
         ("overview", "Overview", links.OVERVIEW),
         ("portfolio", "Portfolio", links.PORTFOLIO),
-        ("messages", "Messages", links.MESSAGES),
+        ("messages", "Lost messages", links.MESSAGES),
         ("groups", "Groups", links.GROUPS),
         ("alerts", "Alerts", links.ALERTS),
         ("health", "Health", links.HEALTH),

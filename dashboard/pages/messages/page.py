@@ -32,7 +32,7 @@ def frame(_params: Mapping[str, str], _address: Address) -> Part:
     about = "Choose a pipeline above to search for a message by its id."
     return html.Div(
         [
-            html.H1("Messages", className="page-title"),
+            html.H1("Lost, late and dead-lettered messages", className="page-title"),
             dmc.Text(about, size="sm", className="faint", mb=4),
             live(MessagesId.NOTICE),
             html.Div(id=MessagesId.CONTENT),
@@ -56,7 +56,7 @@ def read(visit: Visit) -> ProblemMessages:
 PAGE: Final = Page(
     name="messages",
     pattern=re.compile(re.escape(links.MESSAGES)),
-    title=lambda _params: "Messages",
+    title=lambda _params: "Lost messages",
     frame=frame,
     notice=MessagesId.NOTICE,
     read=read,
