@@ -272,6 +272,7 @@ def _windows() -> None:
         comment="Individually examined messages of a window: the bad ones and some good ones. Writer: closer.",
         **BY_DAY,
     )
+    op.create_index("picked_messages_newest", "picked_messages", ["window_start"])
     op.create_table(
         "audited",
         integer("topic_partition", key=True),

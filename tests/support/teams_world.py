@@ -45,7 +45,7 @@ from tests.support.incident_rows import (
 from tests.support.logged_blocks import Logged
 from tests.support.login_world import serving
 from tests.support.tap_rows import store_tap
-from tests.support.window_documents import document, result_of, store_missing, store_window, window_of
+from tests.support.window_documents import document, result_of, store_named, store_window, window_of
 
 OURS, THEIRS, HUSHED = "red-orders", "blue-salaries", "blue-hushed"
 """The pipeline of the team that asks, the one that its members ask for, and one whose name they never heard."""
@@ -228,7 +228,7 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
         )
         with store.engine.begin() as connection:
             store_window(connection, window, START_S, notify=False)
-            store_missing(
+            store_named(
                 connection, pipeline, START_S, ids(pipeline)[3], kind="lost", place="link src->snk", last="src.out"
             )
             incidents[pipeline] = _incident(connection, pipeline)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import DATED_S, Part, icon, moment, names, number, table
+from dashboard.pages.base import DATED_S, Part, fold, icon, moment, names, number, table
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -44,8 +44,9 @@ def taps_panel(taps: Sequence[TapStatus], address: Address, now_s: float) -> Par
     about = "Beacons derived from a topic's records and a reader's commits. Counts are since the tap started."
     if any(tap.commits == "polled" for tap in taps):
         about += f" {_POLLED}"
-    title = dmc.Title("Taps", order=2, fz=16)
-    return dmc.Paper([title, dmc.Text(about, size="sm", className="faint", mb=4), shown], p="sm", withBorder=True)
+    bad = sum(tap.is_bad for tap in taps)
+    note = f"{bad} of {fmt.counted(len(taps), 'tap')} behind or waiting" if bad else f"all {len(taps)} reading"
+    return fold("taps", "Taps", note, [dmc.Text(about, size="sm", className="faint", mb=4), shown])
 
 
 def _row(tap: TapStatus, zone: Zone, now_s: float) -> list[Part]:

@@ -15,7 +15,7 @@ from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
 from dashboard.reports.parts import Cell, ReportSection, Table
 from dashboard.reports.sections import sections
-from dashboard.reports.wording import STATUSES, local_day
+from dashboard.reports.wording import STATUSES, local_day, range_sentence
 from dashboard.request import links
 from dashboard.request.links import API, Address
 from dashboard.request.shown_range import ShownRange
@@ -27,7 +27,8 @@ _ASKED: Final = ("range", "from", "to", "zone", "source")
 def report_part(report: Report, address: Address, dark: bool) -> Part:
     """Return the status, downloads, and every section in the order in which it is read."""
     files = downloads(f"{API}/pipelines/{quote(report.pipeline)}/report", address)
-    head = dmc.Group([status_badge(report.status), files], justify="space-between")
+    about = range_sentence(report.span, report.whole.known.before, report.made_at_s)
+    head = dmc.Group([status_badge(report.status), dmc.Text(about, size="sm"), files], gap="sm")
     choice = source_choice(address, report.source_names, report.source)
     return html.Div(
         [

@@ -233,10 +233,13 @@ class MissingMessageRow(Base):
 
 class PickedMessagesRow(Base):
     __tablename__ = "picked_messages"
-    __table_args__ = {
-        "comment": "Individually examined messages of a window: the bad ones and some good ones. Writer: closer.",
-        **BY_DAY,
-    }
+    __table_args__ = (
+        Index("picked_messages_newest", "window_start"),
+        {
+            "comment": "Individually examined messages of a window: the bad ones and some good ones. Writer: closer.",
+            **BY_DAY,
+        },
+    )
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")

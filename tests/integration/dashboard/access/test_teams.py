@@ -353,6 +353,8 @@ def addresses(world: TeamsWorld, pipeline: str) -> list[tuple[str, str]]:
         (of, "?range=24h"),
         (f"{of}/windows/{start}", "?a=src.in&b=snk.in"),
         (f"{of}/messages", f"?id={hash_id(ids(pipeline)[3]):016x}"),
+        (f"{of}/messages", ""),
+        ("/messages", ""),
         (f"{of}/report", "?range=7d"),
         (f"{of}/runs", "?range=24h"),
         (f"{of}/runs", f"?run={word(pipeline)}-run"),
@@ -431,6 +433,7 @@ READERS: Final = {
         "window-matrix.children",
         "window-difference.children",
     ),
+    *("message-listing.children", "messages-content.children"),
     *("message-found.children", "report-content.children", "alerts-content.children", "incident-content.children"),
     *(
         "health-sections-drawn.data",
@@ -482,7 +485,7 @@ def test_no_callback_shows_a_name_of_a_message_to_whom_they_are_hidden_from(url:
         assert swept(rob) == []
     with user(url, "rhea", "red-ops") as rhea:
         shown = " ".join(swept(rhea))
-        for name in ("window-matrix", "window-difference", "message-found", "incident-content"):
+        for name in ("window-matrix", "window-difference", "message-found", "messages-content", "incident-content"):
             assert name in shown
 
 
