@@ -164,6 +164,7 @@ def nav(address: links.Address, current: str, person: Person) -> Part:
         ("overview", "Overview", links.OVERVIEW),
         ("portfolio", "Portfolio", links.PORTFOLIO),
         ("groups", "Groups", links.GROUPS),
+        ("coverage", "Coverage", links.COVERAGE),
         ("alerts", "Alerts", links.ALERTS),
         ("health", "Health", links.HEALTH),
     ]

@@ -18,6 +18,7 @@ OVERVIEW: Final = "/"
 ALERTS: Final = "/alerts"
 HEALTH: Final = "/health"
 GROUPS: Final = "/groups"
+COVERAGE: Final = "/coverage"
 PORTFOLIO: Final = "/portfolio"
 AUDIT: Final = "/audit"
 STATIC: Final = ("/_dash-component-suites/", "/assets/")
