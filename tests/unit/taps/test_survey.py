@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError
+import json
+import time
 
+from confluent_kafka import KafkaError, Producer
+
+from taps.discovery import find_hops
 from taps.discovery.summary import Connected, why_groups_are_not_connected
-from taps.discovery.survey import MAX_RECORDS, READ, _in_reads, _reason, _within
+from taps.discovery.survey import MAX_RECORDS, READ, TopicSurvey, _in_reads, _reason, _within
 from taps.plan import OffsetSpan
+from tests.support.mock_kafka import mock_kafka
 
 
 def test_a_batch_has_few_partitions_and_few_records_and_every_topic_is_in_one() -> None:
@@ -52,3 +57,23 @@ def test_a_group_is_connected_by_any_of_its_topics() -> None:
     groups = {"a": ["x", "y"], "b": ["y", "z"], "c": [], "d": ["z"]}
     reasons = {"y": "empty", "z": "denied"}
     assert why_groups_are_not_connected(groups, reasons) == {"b": "empty", "c": "nothing committed", "d": "denied"}
+
+
+def test_many_topics_are_sampled_by_one_consumer_and_the_empty_ones_are_counted() -> None:
+    with mock_kafka() as bootstrap:
+        producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        now_ms = time.time_ns() // 1_000_000
+        for number in range(60):
+            order = json.dumps({"order_id": f"o-{number:05}", "at": now_ms - 10_000 + number})
+            producer.produce("orders", order, timestamp=now_ms - 9_000 + number)
+            producer.produce("enriched", order, timestamp=now_ms - 8_000 + number)
+        for number in range(80):
+            producer.list_topics(f"empty-{number}", timeout=10)
+        assert producer.flush(30) == 0
+        survey = TopicSurvey(bootstrap, None, now_ms - 120_000, now_ms + 1_000)
+        advanced: list[int] = []
+        survey.run(survey.topics(), advanced.append)
+    assert sum(advanced) == 82
+    assert survey.reasons == {f"empty-{number}": "empty" for number in range(80)}
+    (hop,) = find_hops(survey.guesses)
+    assert (hop.before, hop.after, hop.shared, hop.later_ms) == ("orders", "enriched", 1.0, 1_000)
