@@ -10,6 +10,7 @@ from typing import Final
 from benchmarks import (
     blame,
     closing,
+    discovery,
     extraction,
     groups,
     importing,
@@ -42,6 +43,7 @@ ALL: Final[dict[str, Callable[[], Sequence[Figure] | None]]] = {
     "span": span.run,
     "extraction": extraction.run,
     "groups": groups.run,
+    "discovery": discovery.run,
     "taps": taps.run,
     "many-taps": many_taps.run,
     "intake": intake.run,

@@ -148,6 +148,14 @@ class ConsumerLags:
         self._shares = {name for name, group in listed.items() if group.kind == "share"}
         return listed
 
+    def topics(self) -> list[str]:
+        """Return the names of the topics of the cluster that this client may see.
+
+        Raises:
+            KafkaException: the brokers did not answer.
+        """
+        return list(self._admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics)
+
     def read(
         self, groups: Collection[NodeGroup], expressions: Mapping[str, Extraction] = NO_EXPRESSIONS
     ) -> tuple[int, list[PartitionLag]]:

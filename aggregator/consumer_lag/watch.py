@@ -37,12 +37,15 @@ from lagloss_server.groups.cluster_groups import (
     keep_cluster_groups,
 )
 from lagloss_server.groups.consumer_groups import DEAD, GroupDescription, ListedGroup
+from lagloss_server.groups.coverage import keep_cluster_topics
 from lagloss_server.model.taps import Extraction
 from lagloss_server.store.partitions import make_days_ahead
 
 log = structlog.get_logger()
 
 EVERY_S: Final = 10.0
+TOPICS_EVERY_S: Final = 60.0
+"""Between two lists of a cluster's topics."""
 ROUND_LIMIT_S: Final = 1_800.0
 """Longest normal round: each cluster that is away costs its time-outs."""
 Lags = ConsumerLags | QueueLags
@@ -157,6 +160,8 @@ class ConsumerLagWatch:
         self._troubles: Mapping[str, str] = {}
         self._clusters: Sequence[str] = ()
         """Those of which alone groups are stored."""
+        self._topics_listed: dict[str, float] = {}
+        """By cluster, when its topics were listed last (monotonic s)."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
 
@@ -226,6 +231,18 @@ class ConsumerLagWatch:
                 keep_cluster_groups(connection, reading.asked_ms, summaries)
                 existing = reading.listed.keys() | {summary.group for summary in summaries}
                 forget_cluster_groups(connection, reading.cluster, existing)
+        if isinstance(lags, ConsumerLags):
+            self._list_topics(lags, reading.cluster)
+
+    def _list_topics(self, lags: ConsumerLags, cluster: str) -> None:
+        """Store the names of a cluster's topics, once a minute. Raises KafkaException."""
+        now = time.monotonic()
+        if now - self._topics_listed.get(cluster, -TOPICS_EVERY_S) < TOPICS_EVERY_S or self._stop.is_set():
+            return
+        topics = lags.topics()
+        with self._engine.begin() as connection:
+            keep_cluster_topics(connection, cluster, int(time.time() * 1_000), topics)
+        self._topics_listed[cluster] = now
 
     def _read(
         self, lags: Lags, groups: Collection[NodeGroup], expressions: Mapping[str, Extraction], reading: ClusterRound

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from dashboard.pages.alerts import page as alerts
 from dashboard.pages.audit import page as audit
+from dashboard.pages.coverage import page as coverage
 from dashboard.pages.groups import page as groups
 from dashboard.pages.health import page as health
 from dashboard.pages.incident import page as incident
@@ -31,6 +32,7 @@ PAGES: Final[tuple[Page[Any], ...]] = (
     incident.PAGE,
     messages.PAGE,
     groups.PAGE,
+    coverage.PAGE,
     health.PAGE,
     audit.PAGE,
 )

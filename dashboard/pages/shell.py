@@ -165,6 +165,7 @@ def nav(address: links.Address, current: str, person: Person) -> Part:
         ("portfolio", "Portfolio", links.PORTFOLIO),
         ("messages", "Lost messages", links.MESSAGES),
         ("groups", "Groups", links.GROUPS),
+        ("coverage", "Coverage", links.COVERAGE),
         ("alerts", "Alerts", links.ALERTS),
         ("health", "Health", links.HEALTH),
     ]

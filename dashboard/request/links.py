@@ -19,6 +19,7 @@ ALERTS: Final = "/alerts"
 HEALTH: Final = "/health"
 GROUPS: Final = "/groups"
 MESSAGES: Final = "/messages"
+COVERAGE: Final = "/coverage"
 PORTFOLIO: Final = "/portfolio"
 AUDIT: Final = "/audit"
 STATIC: Final = ("/_dash-component-suites/", "/assets/")

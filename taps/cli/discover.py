@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import reaching
 from lagloss.broker.partition_bounds import Key
 from lagloss.errors import UsageError
-from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.base.errors import BadDefinition, NotEnoughData
 from lagloss_server.base.fields import DurationMs, Name
 from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import DataDir, demand
@@ -26,7 +27,7 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.taps import GroupId, TopicName
 from lagloss_server.net.schema_registry import registry_of
 from taps.clusters import cluster_of
-from taps.discovery import as_yaml, propose
+from taps.discovery import Proposal, as_yaml, propose
 from taps.discovery.summary import Connected, why_groups_are_not_connected
 from taps.discovery.survey import DENIED, TopicSurvey
 
@@ -80,30 +81,39 @@ def discover(
         with _progress() as progress:
             task = progress.add_task("topics", total=len(topics))
             survey.run(topics, lambda count: progress.advance(task, count))
-    if not survey.guesses:
-        lines = Connected("topics", len(topics), survey.reasons).lines()[1:]
-        detail = "\n".join(["no records to compare in these topics:", *(lines or ["  (no topics exist)"])])
-        raise NotEnoughData(detail=detail)
     proposal = propose(survey.guesses, groups.topics, topic or ())
-    documents = [
-        as_yaml(name if number == 1 else f"{name[:MAX_STEM]}-{number}", nodes, lookback, cluster)
-        for number, nodes in enumerate(proposal.flows, 1)
-    ]
-    for document in documents:
-        parse_definition(document, "the proposal")  # so that what is printed can be applied
-    text = "---\n".join(documents)
-    typer.echo(text.encode(), nl=False)  # in UTF-8, which `apply` reads, whatever the terminal's encoding
     reasons = survey.reasons | proposal.reasons
+    documents = _documents(proposal, name, lookback, cluster, reasons)
     left_out = why_groups_are_not_connected(groups.topics, reasons) | groups.reasons
     parts = [Connected("topics", len(topics), reasons), Connected("groups", len(groups.topics | left_out), left_out)]
+    if not documents:
+        lines = parts[0].lines()[1:] or ["  (no topics exist)"]
+        raise NotEnoughData(detail="\n".join(["no records to compare in these topics:", *lines]))
+    text = "---\n".join(documents)
+    typer.echo(text.encode(), nl=False)  # in UTF-8, which `apply` reads, whatever the terminal's encoding
     typer.echo("\n".join(line for part in parts for line in part.lines()), err=True)
+
+
+def _documents(proposal: Proposal, name: str, lookback: str, cluster: str, reasons: dict[str, str]) -> list[str]:
+    """Return the flows as definitions that can be applied; add a reason for the topics of one that could not be."""
+    documents: list[str] = []
+    for nodes in proposal.flows:
+        number = len(documents) + 1
+        document = as_yaml(name if number == 1 else f"{name[:MAX_STEM]}-{number}", nodes, lookback, cluster)
+        try:
+            parse_definition(document, "the proposal")
+        except BadDefinition as error:
+            typer.echo(f"Skipping a flow that no definition can have: {error}", err=True)
+            reasons |= dict.fromkeys((output.topic for node in nodes for output in node.outputs), "no valid definition")
+            continue
+        documents.append(document)
+    return documents
 
 
 def _progress() -> Progress:
     """Return a progress bar on stderr; none where that is no terminal."""
-    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
 def _choose(
@@ -116,7 +126,7 @@ def _choose(
     chosen = [*(topic or ()), *(name for topics in groups.topics.values() for name in topics)]
     if not topic and not group:
         chosen += [name for name in survey.topics() if not name.startswith(OWN_TOPICS)]
-    return list(dict.fromkeys(name for name in chosen if not name.startswith("__")))
+    return list(dict.fromkeys(chosen))
 
 
 def _read_groups(cluster: Cluster, names: Sequence[str]) -> _Groups:
@@ -136,7 +146,10 @@ def _read_groups(cluster: Cluster, names: Sequence[str]) -> _Groups:
         for start in range(0, len(wanted), ASKED):
             committed, denied = _committed(client, wanted[start : start + ASKED])
             reasons |= dict.fromkeys(denied, DENIED)
-            topics |= {name: sorted({topic for topic, _ in offsets}) for name, offsets in committed.items()}
+            topics |= {
+                name: sorted({topic for topic, _ in offsets if not topic.startswith("__")})
+                for name, offsets in committed.items()
+            }
     finally:
         client.close()
     return _Groups(topics, reasons)

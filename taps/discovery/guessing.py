@@ -108,9 +108,9 @@ class TopicGuess:
             return _NOTHING
         rows, hashes = self.ids[id_expression]
         times = self.event_ms[time_expression][rows]
-        there = ~np.isnan(times)
-        unique, first = np.unique(hashes[there], return_index=True)
-        return IdTimes(unique, times[there][first])
+        is_known = ~np.isnan(times)
+        unique, first = np.unique(hashes[is_known], return_index=True)
+        return IdTimes(unique, times[is_known][first])
 
 
 def _candidates(guesses: Guesses) -> list[str]:

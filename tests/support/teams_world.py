@@ -24,6 +24,7 @@ from dashboard.web.server import create_server
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import hash_id
 from lagloss_server.groups.cluster_groups import NamedBy, keep_cluster_groups
+from lagloss_server.groups.coverage import keep_cluster_topics
 from lagloss_server.incidents import actions
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window import rfc3339
@@ -246,6 +247,7 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
     with store.engine.begin() as connection:
         store_receiver(connection, RECEIVER)
         keep_cluster_groups(connection, START_S * 1_000, [group(f"{SECRET}-unnamed", [])])
+        keep_cluster_topics(connection, "", START_S * 1_000, [f"{SECRET}-topic"])
         store_leader(connection, "alerter-1", datetime.now(UTC))
     silences = {
         "theirs": _silence(store, f"pipeline={THEIRS}", "kind=lag"),

@@ -319,6 +319,15 @@ class ClusterGroupRow(Base):
     document: Mapped[bytes] = mapped_column(comment="lagloss_server.groups.cluster_groups.ClusterGroup as JSON")
 
 
+class ClusterTopicsRow(Base):
+    __tablename__ = "cluster_topics"
+    __table_args__ = {"comment": "The topics of each cluster as they were listed last. Writer: consumer lag watch."}
+
+    cluster: Mapped[str] = mapped_column(primary_key=True, comment="empty: that of lagloss's own topics")
+    asked_at: Mapped[int] = mapped_column(comment="epoch ms")
+    document: Mapped[bytes] = mapped_column(comment="their names, a list as JSON")
+
+
 _OF_WINDOWS = "of windows, with this verdict"
 
 

@@ -26,6 +26,8 @@ from aggregator.set_aside import SetAside
 from lagloss.identity import Identity
 from lagloss_server.cli.main import app
 from lagloss_server.groups.cluster_groups import ClusterGroup, keep_cluster_groups, read_cluster_groups
+from lagloss_server.groups.coverage import KafkaName, keep_cluster_topics, read_coverage
+from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, OffsetStorage
 from lagloss_server.store.partitions import make_days_ahead
@@ -278,3 +280,24 @@ def share_consumer(bootstrap: str, group: str, topic: str) -> Iterator[Any]:
 def _polled(client: Any) -> None:
     gateway, consumer = client
     consumer.poll(gateway.jvm.java.time.Duration.ofMillis(500))
+
+
+def test_topics_are_listed_each_minute_and_those_that_no_definition_names_are_not_covered(world: World) -> None:
+    world.round()
+    coverage = read_coverage(world.store)
+    assert KafkaName("", world.name) in coverage.not_measured("topics")
+    assert not any(place.name.startswith("__") for place in coverage.topics)
+    assert coverage.not_current(time.time()) == []
+    definition = (
+        f"apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {{name: covered, labels: {{team: web}}}}\nspec:\n  nodes: "
+        f"[{{name: a, to: [b], taps: {{out: {{topic: {world.name}, id: $.id, eventTime: $.at}}}}}}, {{name: b}}]\n"
+    )
+    world.store.apply(parse_definition(definition))
+    rows = read_coverage(world.store).rows("label:team")
+    assert {row["value"]: row["topics"]["measured"] for row in rows}["web"] == 1
+    with world.store.engine.begin() as connection:
+        keep_cluster_topics(connection, "gone", 0, ["old"])
+        keep_cluster_topics(connection, "", int(time.time() * 1_000), ["other"])
+    assert [place.name for place in read_coverage(world.store).not_measured("topics")] == ["other"]
+    world.round()  # within the minute
+    assert [place.name for place in read_coverage(world.store).not_measured("topics")] == ["other"]

@@ -105,6 +105,7 @@ LISTS: Final[dict[str, list[dict[str, Any]]]] = {
     "GET /api/v1/silences": [{}],
     "GET /api/v1/receivers": [{}],
     "GET /api/v1/groups": [{}, {"match": "*"}],
+    "GET /api/v1/coverage": [{}, {"by": "label:team"}],
     "GET /api/v1/health": [{}],
     "GET /api/v1/audit": [{"range": "24h"}, {"range": "24h", "pipeline": THEIRS}],
 }

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, expect
 from dashboard.pages import directory
 from dashboard.request import links
 from lagloss_server.groups.cluster_groups import NamedBy, keep_cluster_groups
+from lagloss_server.groups.coverage import keep_cluster_topics
 from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, serving, until
 from tests.support.group_rows import group
@@ -40,6 +41,7 @@ def world(module_database_url: str) -> Iterator[World]:
     with store.engine.begin() as connection:
         incident = store_incident(connection, pipeline="chain")
         store_named(connection, "chain", start_s, "gone", kind="lost", place="link src->mid", last="src.out")
+        keep_cluster_topics(connection, "", int(time.time() * 1_000), ["unnoticed"])
         keep_cluster_groups(connection, int(time.time() * 1_000), [group("mailer", [NamedBy("chain", "snk")])])
     store.close()
     with serving(module_database_url) as url:
@@ -60,6 +62,7 @@ def addresses(world: World) -> dict[str, tuple[str, str]]:
         "alerts": ("/alerts?zone=UTC", "chain"),
         "incident": (f"/incidents/{world.incident}?zone=UTC", "chain"),
         "groups": ("/groups?zone=UTC", "mailer"),
+        "coverage": ("/coverage?zone=UTC", "unnoticed"),
         "health": ("/health?zone=UTC", "Health of lagloss"),
         "audit": ("/audit?zone=UTC", "Audit"),
     }
