@@ -178,6 +178,6 @@ def test_an_offset_topic_that_was_widened_or_created_anew_is_read_on(
 
 def _reads(tap: ConnectorCommits) -> bool:
     try:
-        return marks(tap.read({}, 0)) == {0: [10, 100]} or marks(tap.read({}, 0)) == {0: [100, 10]}
+        return marks(tap.read({}, 0)) == {0: [10]}
     except KafkaException:
         return False
