@@ -56,7 +56,7 @@ class ConnectorCommits:
             self._stored.clear()
             self._cursor.looked_at = time.monotonic()
         start = positions if goes_on else {}
-        marks: dict[int, list[Mark]] = {}
+        marks: dict[str, dict[int, list[Mark]]] = {}
         odd: dict[str, UnreadableRecords] = {}
         while True:
             read, passed_ms = self._cursor.read({partition: start.get(partition, 0) for partition in self._partitions})
@@ -67,10 +67,10 @@ class ConnectorCommits:
             start = {partition: min(reached, logs[partition].end) for partition, reached in read.reached.items()}
             if goes_on or all(start[partition] >= logs[partition].stable_end for partition in start):
                 break
-        self._check()
+        alias = self._alias(marks)
         self._next = start
         after = nextafter(self._cursor.looked_at, 0)
-        return NewCommits(passed_ms, start, marks, topic_after=after, unreadable=odd)
+        return NewCommits(passed_ms, start, marks.get(alias, {}), topic_after=after, unreadable=odd)
 
     def close(self) -> None:
         """Leave the log open for the other connectors."""
@@ -83,13 +83,14 @@ class ConnectorCommits:
     def _take(
         self,
         logged: LoggedRecord[SourceOffset | OddOffset],
-        marks: dict[int, list[Mark]],
+        marks: dict[str, dict[int, list[Mark]]],
         odd: dict[str, UnreadableRecords],
         *,
         is_new: bool,
         before_ms: int | None,
     ) -> None:
-        """Add what a record says. `before_ms`: a record that was stamped before stands since the tap began."""
+        """Add what a record says, to `marks` by alias. `before_ms`: one that was stamped before stands since the tap
+        began."""
         stored = logged.value
         if isinstance(stored, OddOffset):
             if is_new and stored.connector in (None, self._connector):
@@ -103,14 +104,20 @@ class ConnectorCommits:
         if is_new and stored.next is not None:
             is_standing = before_ms is not None and logged.stamped_ms < before_ms
             mark = Mark(stored.next, STANDING_MS if is_standing else logged.at_ms)
-            marks.setdefault(stored.source.partition, []).append(mark)
+            marks.setdefault(stored.source.alias, {}).setdefault(stored.source.partition, []).append(mark)
 
-    def _check(self) -> None:
-        """Raise KafkaException where the connector has offsets of this topic in several clusters."""
-        aliases = sorted({source.alias for source, position in self._stored.items() if position is not None})
-        if len(aliases) > 1:
+    def _alias(self, marks: Mapping[str, object]) -> str:
+        """Return the alias of the cluster whose marks count; of those that were reset meanwhile, none does.
+
+        Raises:
+            KafkaException: the connector has offsets of this topic in several clusters.
+        """
+        standing = {source.alias for source, position in self._stored.items() if position is not None}
+        aliases = sorted(standing or marks)
+        if len(aliases) > 1 and standing:
             problem = (
                 f"connector {self._connector} has offsets of topic {self._topic} in the clusters {', '.join(aliases)};"
                 f" only those of one can be followed: reset the others (PATCH /connectors/{self._connector}/offsets)"
             )
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG, problem))
+        return aliases[0] if len(aliases) == 1 else ""

@@ -63,7 +63,7 @@ class SourceOffsets:
 
     def committed(self, connector: str) -> dict[Key, int]:
         """Return the next offset that a connector takes of each partition, of topics that it reads in one cluster only:
-        of several, nobody knows which is looked at."""
+        of several, it is unknown which has the topic that is measured."""
         standing = self._standing[connector]
         aliases: defaultdict[str, set[str]] = defaultdict(set)
         for source in standing:

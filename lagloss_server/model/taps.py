@@ -20,7 +20,7 @@ TAP_LABEL: Final = "lagloss.tap"
 GroupId = Annotated[str, like(r"^[^\x00-\x1f\x7f]{1,255}$", "a group name of 1 to 255 characters in one line")]
 """As Kafka's clients call it: `group.id`."""
 ConnectorName = Annotated[
-    str, like(r"^[^\x00-\x1f\x7f]{1,255}$", "a connector name of 1 to 255 characters in one line")
+    str, like(r"^[^\x00-\x1f\x7f]{1,200}$", "a connector name of 1 to 200 characters in one line")
 ]
 TopicName = Annotated[
     str, like(r"^[A-Za-z0-9._-]{1,249}$", "a topic name of 1 to 249 letters, digits, `.`, `-` and `_`")

@@ -30,6 +30,7 @@ from lagloss.wire.format import BadRecord, decode_block
 from lagloss.wire.times import read_time
 from lagloss_server.extraction import BadTapSchema, Extractor, Records
 from lagloss_server.extraction.guesses import guess
+from lagloss_server.groups.connect_offsets import parse_source_offset
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Format
 from lagloss_server.net.problem_details import Problem
@@ -131,6 +132,7 @@ def _unpacked(encoding: str, data: bytes) -> None:
 def _commit(data: bytes) -> None:
     cut = data[0] if data else 0
     parse_commit(data[1 : 1 + cut], data[1 + cut :])
+    parse_source_offset(data[1 : 1 + cut], data[1 + cut :])
 
 
 def _expressions(data: bytes) -> None:

@@ -78,11 +78,12 @@ class ConnectWorker:
                 "session.timeout.ms": "6000",
                 "heartbeat.interval.ms": "1000",
                 "scheduled.rebalance.max.delay.ms": "0",
-                **{f"{kind}.storage.topic": f"{storage}-{kind}" for kind in ("offsets", "config", "status")},
+                "offset.storage.topic": f"{storage}-offsets",
+                "offset.storage.partitions": "3",
+                "config.storage.topic": f"{storage}-config",
+                "status.storage.topic": f"{storage}-status",
                 **{f"{kind}.storage.replication.factor": "1" for kind in ("offset", "config", "status")},
             }
-            own["offset.storage.topic"] = own.pop("offsets.storage.topic")
-            own["offset.storage.partitions"] = "3"
         else:
             own = {"offset.storage.file.filename": str(directory / "connect.offsets")}
         worker = {
@@ -132,10 +133,11 @@ class ConnectWorker:
         return all(self._runs(name) for name in self._connectors)
 
     def _runs(self, name: str) -> bool:
+        url = f"http://127.0.0.1:{self._port}/connectors/{name}"
         try:
-            if self._is_distributed:
-                httpx2.put(f"http://127.0.0.1:{self._port}/connectors/{name}/config", json=dict(self._connectors[name]))
-            found = httpx2.get(f"http://127.0.0.1:{self._port}/connectors/{name}/status").json()
+            if self._is_distributed and httpx2.get(url).status_code == httpx2.codes.NOT_FOUND:
+                httpx2.put(f"{url}/config", json=dict(self._connectors[name]))
+            found = httpx2.get(f"{url}/status").json()
         except (httpx2.HTTPError, ValueError):
             return False
         tasks = found.get("tasks", ())

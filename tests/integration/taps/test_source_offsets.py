@@ -121,20 +121,18 @@ def test_offsets_of_an_aborted_transaction_are_none_and_an_open_one_holds_progre
     exactly_once.begin_transaction()
     storage.store(99, producer=exactly_once)
     storage.store(49, partition=1)
-    held = tap.read(begun.next, 0)
-    while (held := tap.read(held.next, 0)).at_ms is not None and held.at_ms < now_ms() - 2_000:
-        pass
-    assert storage.tap().read({}, 0).marks.get(0) is None
+    turns = [begun]
+
+    def next_turn() -> NewCommits:
+        turns.append(tap.read(turns[-1].next, 0))
+        return turns[-1]
+
+    wait_for(lambda: next_turn().at_ms is None, what="progress that is held back")
+    assert 0 not in storage.tap().read({}, 0).marks
     exactly_once.abort_transaction(20)
     storage.store(9)
-    last: list[NewCommits] = [held]
-
-    def has_passed() -> bool:
-        last.append(tap.read(last[-1].next, 0))
-        return any(0 in commits.marks for commits in last) and last[-1].at_ms is not None
-
-    wait_for(has_passed, what="the offset after the transaction")
-    assert [some for commits in last for some in marks(commits).get(0, [])] == [10]
+    wait_for(lambda: next_turn().at_ms is not None and any(0 in turn.marks for turn in turns), what="the next offset")
+    assert [offset for turn in turns for offset in marks(turn).get(0, [])] == [10]
 
 
 def test_a_connector_that_stored_offsets_of_two_clusters_is_not_followed_until_one_is_reset(storage: Storage) -> None:
@@ -165,7 +163,7 @@ def test_an_offset_topic_that_was_widened_or_created_anew_is_read_on(
             last = tap.read(last.next, 0)
         except KafkaException:  # the brokers, or this client, do not know it yet
             return False
-        return [offset] in marks(last).values()
+        return any(offset in some for some in marks(last).values())
 
     def stores_and_reads(offset: int) -> bool:
         storage.store(offset)
@@ -180,6 +178,6 @@ def test_an_offset_topic_that_was_widened_or_created_anew_is_read_on(
 
 def _reads(tap: ConnectorCommits) -> bool:
     try:
-        return marks(tap.read({}, 0)) == {0: [10, 100]} or marks(tap.read({}, 0)) == {0: [100, 10]}
+        return marks(tap.read({}, 0)) == {0: [10]}
     except KafkaException:
         return False
