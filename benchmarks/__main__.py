@@ -12,6 +12,7 @@ from benchmarks import (
     closing,
     extraction,
     groups,
+    idle,
     importing,
     intake,
     live,
@@ -53,6 +54,7 @@ ALL: Final[dict[str, Callable[[], Sequence[Figure] | None]]] = {
     "panels": panels.run,
     "year": year.run,
     "blame": blame.run,
+    "idle_memory": idle.run,
 }
 
 
