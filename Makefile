@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 # The first Python that is new enough; if none is, the check in `setup` says what to do.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; exit; }; done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -81,6 +81,10 @@ test-tools: $(VENV)/.project ## install what some tests need: system packages (a
 unit: $(VENV)/.development ## run the tests that need no server (one to two minutes)
 	@$(BIN)/python -m pytest -q -m "not servers" $(PROCESSES)
 
+.PHONY: pythons
+pythons: $(VENV)/.development ## run the unit tests on each Python from 3.11 to 3.14 of this machine; TESTS=tests/unit/lagloss selects some
+	@$(BIN)/python -P -m tests.support.pythons $(TESTS)
+
 .PHONY: lint
 lint: $(VENV)/.development ## check format, lint, types and layers
 	@$(BIN)/ruff format --check .
@@ -115,7 +119,7 @@ lock: $(VENV)/.development ## regenerate the lock files from pyproject.toml and 
 	@$(BIN)/python -m lagloss_server.ops.jars --lock
 
 .PHONY: wheels
-wheels: $(VENV)/.project ## build the wheels lagloss and lagloss-server into dist/
+wheels: $(VENV)/.build ## build the wheels lagloss and lagloss-server into dist/
 	@for name in lagloss lagloss-server; do \
 		(cd packaging/$$name && '$(CURDIR)/$(BIN)/hatchling' build --target wheel --directory '$(CURDIR)/dist'); done
 
@@ -146,7 +150,7 @@ clean-all: clean ## also remove .venv, .jars and .tools
 # The stamps lie inside what they speak of: who deletes the folder deletes the stamp. Each is written last, so an
 # interrupted step is done again; pip and lagloss_server.ops.jars keep what they have fetched already.
 
-$(VENV)/.packages: requirements-build.txt requirements.txt
+$(VENV)/.build: requirements-build.txt
 	@$(PYTHON) -I lagloss_server/ops/machine.py .
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		echo "set-up: making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
@@ -154,8 +158,11 @@ $(VENV)/.packages: requirements-build.txt requirements.txt
 	@$(PIP) download --quiet --retries 1 --timeout 20 --no-deps --dest $(SCRATCH) editables 2>/dev/null || { \
 		echo "set-up: pip cannot fetch packages; '$(BIN)/python -m pip download editables' shows why. Check the network" \
 		"(pip takes a proxy from HTTPS_PROXY, a mirror from PIP_INDEX_URL), then run the same command again" >&2; exit 3; }
-	@echo "set-up: installing Python packages (about 690 MB with Spark, some minutes the first time)"
 	@$(call install,requirements-build.txt)
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.build requirements.txt
+	@echo "set-up: installing Python packages (about 690 MB with Spark, some minutes the first time)"
 	@$(call install,requirements.txt)
 	@touch $@
 

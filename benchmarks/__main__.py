@@ -13,6 +13,7 @@ from benchmarks import (
     discovery,
     extraction,
     groups,
+    idle,
     importing,
     intake,
     live,
@@ -55,6 +56,7 @@ ALL: Final[dict[str, Callable[[], Sequence[Figure] | None]]] = {
     "panels": panels.run,
     "year": year.run,
     "blame": blame.run,
+    "idle_memory": idle.run,
 }
 
 

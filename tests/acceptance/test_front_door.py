@@ -129,7 +129,7 @@ def _copy(tree: Path) -> None:
         dirs_exist_ok=True,
     )  # fmt: skip
     shutil.copytree(lagloss_jars.jars_dir(), tree / ".jars", ignore=shutil.ignore_patterns(".*"), copy_function=_link)
-    for stamp in (tree / ".venv" / ".packages", tree / ".jars" / ".complete"):
+    for stamp in (tree / ".venv" / ".build", tree / ".venv" / ".packages", tree / ".jars" / ".complete"):
         stamp.touch()
 
 
