@@ -123,12 +123,21 @@ wheels: $(VENV)/.build ## build the wheels lagloss and lagloss-server into dist/
 	@for name in lagloss lagloss-server; do \
 		(cd packaging/$$name && '$(CURDIR)/$(BIN)/hatchling' build --target wheel --directory '$(CURDIR)/dist'); done
 
+# The first that works: a docker without its daemon does not.
+BUILDER ?= $(shell docker info >/dev/null 2>&1 && echo docker || for name in podman buildah; do \
+	command -v $$name >/dev/null && { echo $$name; break; }; done)
+
 .PHONY: images
-images: ## build the release images with docker: BASE=python:3.11-slim-bookworm@sha256:…, IMAGE=registry.example.com/lagloss
+images: ## build the release images with docker, podman or buildah: BASE=python:3.11-slim-bookworm@sha256:…, IMAGE=registry.example.com/lagloss
 	@[[ '$(BASE)' == ?*@sha256:* ]] || { echo "images: expected BASE=NAME:TAG@sha256:…, since a tag may be moved; found" \
 		"'$(BASE)'. 'docker buildx imagetools inspect NAME:TAG' shows the digest" >&2; exit 2; }
-	docker build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target services -t '$(IMAGE):$(VERSION)' .
-	docker build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target aggregator -t '$(IMAGE)-aggregator:$(VERSION)' .
+	@[[ -n '$(BUILDER)' ]] || { echo "images: expected docker with its daemon, podman or buildah; found none of them" >&2; exit 3; }
+	$(BUILDER) build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target services -t '$(IMAGE):$(VERSION)' .
+	$(BUILDER) build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target aggregator -t '$(IMAGE)-aggregator:$(VERSION)' .
+
+.PHONY: test-images
+test-images: setup ## build the images, run docker-compose.yml, kill a broker and PostgreSQL in it (about 15 minutes; docker, or podman as root)
+	@$(BIN)/python -m pytest tests/images/composed.py
 
 .PHONY: sbom
 sbom: setup ## write bills of materials (CycloneDX) of the wheels and images into dist/
