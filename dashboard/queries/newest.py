@@ -43,7 +43,7 @@ def newest_entry_s(services: Services) -> float | None:
 def newest_run_s(services: Services, pipeline: str, now_s: float) -> float | None:
     """Return when the newest run of the pipeline's jobs was due that is not to come."""
     row = DagRunRow
-    was_due = (row.pipeline == pipeline, row.due_at <= now_s * 1_000)
+    was_due = (row.pipeline == pipeline, row.due_at <= int(now_s * 1_000))
     due_ms = _greatest(services, select(func.max(row.due_at)).where(*was_due))
     return due_ms and due_ms / 1_000  # type: ignore[no-any-return]
 

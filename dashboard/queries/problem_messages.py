@@ -132,7 +132,9 @@ def _read_windows(store: Store, names: Sequence[str], before_s: int | None) -> l
         return list(connection.execute(query))
 
 
-def _read_missing(store: Store, windows: Iterable[Row[Any]]) -> dict[tuple[str, int], list[MissingMessage]]:
+def _read_missing(store: Store, windows: Sequence[Row[Any]]) -> dict[tuple[str, int], list[MissingMessage]]:
+    if not windows:
+        return {}
     row = tables.table_of(tables.MissingMessageRow)
     listed = tables.rows_of(
         ((window.pipeline, window.window_start) for window in windows), name=Text(), start=BigInteger()
