@@ -3,46 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Select, func, select
-
+from dashboard.queries.newest import newest_data_s, newest_entry_s, newest_incident_s, newest_run_s
 from dashboard.queries.services import Services
 from dashboard.reports.ranges import named_range
 from dashboard.request.links import Address
 from dashboard.request.shown_range import DEFAULT_RANGE, RANGES_S, ShownRange
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.store.schema import core as tables
-from lagloss_server.store.schema.alerting import IncidentRow
-from lagloss_server.store.schema.audit import AuditTrailRow
-from lagloss_server.store.schema.runs import DagRunRow
 
 RUNS_RANGE: Final = "24h"
-
-
-def newest_data_s(services: Services, pipeline: str | None = None) -> int | None:
-    """Return the start (epoch s) of the newest closed minute of a pipeline, by default of any; of its newest day, if
-    only that is kept; None without data."""
-    standings = services.overview().standings
-    minutes = [
-        standing.newest.start_s
-        for standing in standings
-        if standing.newest is not None and pipeline in (None, standing.pipeline)
-    ]
-    if minutes:
-        return max(minutes)
-    row = tables.RollupRow
-    is_wanted = (row.period == "day", *(() if pipeline is None else (row.pipeline == pipeline,)))
-    return _greatest(services, select(func.max(row.start)).where(*is_wanted))  # type: ignore[no-any-return]
-
-
-def at_month(services: Services, params: Mapping[str, str], address: Address, now_s: float) -> Address:
-    """Return the address over the current month, or over the newest one with data if that is older."""
-    newest_s, current = newest_data_s(services, params.get("pipeline")), "this-month"
-    zone = address.zone
-    if newest_s is None or newest_s >= named_range(current, zone.name, now_s).from_s:
-        return address.asking(range=current)
-    return address.asking(range=f"{zone.at(newest_s):%Y-%m}")
 
 
 def at_range(address: Address, newest_s: float | None, now_s: float, default: str = DEFAULT_RANGE) -> Address:
@@ -57,6 +27,15 @@ def at_range(address: Address, newest_s: float | None, now_s: float, default: st
     return address.over(ShownRange(end_s - RANGES_S[DEFAULT_RANGE], end_s))
 
 
+def at_month(services: Services, params: Mapping[str, str], address: Address, now_s: float) -> Address:
+    """Return the address over the current month, or over the newest one with data if that is older."""
+    newest_s, current = newest_data_s(services, params.get("pipeline")), "this-month"
+    zone = address.zone
+    if newest_s is None or newest_s >= named_range(current, zone.name, now_s).from_s:
+        return address.asking(range=current)
+    return address.asking(range=f"{zone.at(newest_s):%Y-%m}")
+
+
 def at_minutes(services: Services, params: Mapping[str, str], address: Address, now_s: float) -> Address:
     """Return the address over a range that holds the pipeline's newest closed minute."""
     return at_range(address, newest_data_s(services, params["pipeline"]), now_s)
@@ -64,25 +43,14 @@ def at_minutes(services: Services, params: Mapping[str, str], address: Address, 
 
 def at_incidents(services: Services, _params: Mapping[str, str], address: Address, now_s: float) -> Address:
     """Return the address over a range that holds the opening of a resolved incident."""
-    row = IncidentRow
-    newest = _greatest(services, select(func.max(row.opened_at)).where(row.state == "resolved"))
-    return at_range(address, newest and newest.timestamp(), now_s)
+    return at_range(address, newest_incident_s(services), now_s)
 
 
 def at_entries(services: Services, _params: Mapping[str, str], address: Address, now_s: float) -> Address:
     """Return the address over a range that holds an entry of the audit trail."""
-    newest = _greatest(services, select(func.max(AuditTrailRow.at)))
-    return at_range(address, newest and newest.timestamp(), now_s)
+    return at_range(address, newest_entry_s(services), now_s)
 
 
 def at_runs(services: Services, params: Mapping[str, str], address: Address, now_s: float) -> Address:
     """Return the address over a range, of a day at least, that holds a run of the pipeline's jobs."""
-    row = DagRunRow
-    was_due = (row.pipeline == params["pipeline"], row.due_at <= now_s * 1_000)
-    newest_ms = _greatest(services, select(func.max(row.due_at)).where(*was_due))
-    return at_range(address, newest_ms and newest_ms / 1_000, now_s, RUNS_RANGE)
-
-
-def _greatest(services: Services, query: Select[Any]) -> Any:
-    with services.store.engine.connect() as connection:
-        return connection.execute(query).scalar_one()
+    return at_range(address, newest_run_s(services, params["pipeline"], now_s), now_s, RUNS_RANGE)

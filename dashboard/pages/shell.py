@@ -87,6 +87,7 @@ def _header() -> Part:
                     ),
                 ],
                 gap="md",
+                className="head",
             ),
             dmc.Group([_pipeline_select(), _range(), _zone_select()], gap="sm", mt="xs", mb="sm", className="bar"),
         ]

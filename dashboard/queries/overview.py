@@ -469,7 +469,7 @@ def _read_minutes(store: Store, pipelines: Sequence[str], now_s: float) -> dict[
     row = tables.WindowRow
     start = row.window_start.label("start")
     query: Select[*tuple[Any, ...]] = select(row.pipeline, start, row.e2e_p95_ms, row.messages, row.lost_min).where(
-        tables.is_any(row.pipeline, pipelines), row.window_start >= now_s - _FEW_HOURS * PERIOD_S["hour"]
+        tables.is_any(row.pipeline, pipelines), row.window_start >= int(now_s) - _FEW_HOURS * PERIOD_S["hour"]
     )
     return _by_pipeline(store, query)
 

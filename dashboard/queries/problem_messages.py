@@ -59,7 +59,8 @@ class ProblemMessage:
 class ProblemMessages:
     """Those of the newest windows that match, newest window first. `kinds`, `places`, `reasons`: how many match the
     other filters, by kind, place and reason. `from_s`, `to_s`: starts of the oldest and newest window that was looked
-    at, None if there is none; `is_cut`: whether there are older ones."""
+    at, None if there is none; `is_cut`: whether there are older ones; `older_s`: where a list of older messages
+    goes on."""
 
     rows: Sequence[ProblemMessage]
     kinds: Mapping[str, int]
@@ -68,6 +69,7 @@ class ProblemMessages:
     from_s: int | None = None
     to_s: int | None = None
     is_cut: bool = False
+    older_s: int | None = None
     hidden: Sequence[str] = field(default_factory=tuple)
     """Pipelines whose message ids the reader may not see."""
 
@@ -98,14 +100,19 @@ def read_problem_messages(
         for window in windows
         for message in _named(window, missing.get((window.pipeline, window.window_start), ()))
     ]
+    rows = list(_listed(messages, filters))
+    oldest_s = windows[-1].window_start if windows else None
+    if len(rows) == _LISTED:
+        oldest_s = rows[-1].message.window_start_s
     return ProblemMessages(
-        list(_listed(messages, filters)),
+        rows,
         Counter(message.kind for _, message in messages if filters.match(message, "kind")),
         Counter(place for _, message in messages if filters.match(message, "place") for place in message.places),
         Counter(message.reason for _, message in messages if message.reason and filters.match(message, "reason")),
         windows[-1].window_start if windows else None,
         windows[0].window_start if windows else None,
         is_cut,
+        oldest_s if is_cut or len(rows) == _LISTED else None,
         hidden,
     )
 
@@ -125,7 +132,9 @@ def _read_windows(store: Store, names: Sequence[str], before_s: int | None) -> l
         return list(connection.execute(query))
 
 
-def _read_missing(store: Store, windows: Iterable[Row[Any]]) -> dict[tuple[str, int], list[MissingMessage]]:
+def _read_missing(store: Store, windows: Sequence[Row[Any]]) -> dict[tuple[str, int], list[MissingMessage]]:
+    if not windows:
+        return {}
     row = tables.table_of(tables.MissingMessageRow)
     listed = tables.rows_of(
         ((window.pipeline, window.window_start) for window in windows), name=Text(), start=BigInteger()

@@ -54,7 +54,7 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
     return dmc.Stack(
         [
             html.Div(
-                [dmc.Title(f"Messages of {pipeline}", order=1, fz=20, mb=4), pipeline_nav(address, pipeline, "message")]
+                [dmc.Title(f"Messages of {pipeline}", order=1, fz=22, mb=4), pipeline_nav(address, pipeline, "message")]
             ),
             dmc.Paper(
                 dmc.Group(

@@ -164,6 +164,6 @@ def _older(read: ProblemMessages, address: Address) -> Part | None:
     ways = []
     if "before" in address.query:
         ways.append(dmc.Anchor("← newest", href=address.asking(before=None).href, size="sm"))
-    if read.is_cut and read.from_s is not None:
-        ways.append(dmc.Anchor("older →", href=address.asking(before=rfc3339(read.from_s)).href, size="sm"))
+    if read.older_s is not None:
+        ways.append(dmc.Anchor("older →", href=address.asking(before=rfc3339(read.older_s)).href, size="sm"))
     return html.Nav(dmc.Group(ways, gap="md", mt="xs"), **aria(label="pages of the list")) if ways else None

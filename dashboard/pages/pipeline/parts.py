@@ -15,6 +15,7 @@ from dashboard.pages.base import DATED_S, Part, badge, moment
 from dashboard.pages.breakdown import destinations, sides, source_choice, source_of, sources
 from dashboard.pages.pipeline.tables import PERIODS, lost_share
 from dashboard.queries.buckets import Bucket, knows_messages
+from dashboard.queries.condition import Condition
 from dashboard.queries.consumer_lag import ConsumerLag
 from dashboard.queries.overview import LOOKED_BACK_S
 from dashboard.queries.panels import Panels
@@ -72,7 +73,7 @@ def headline(panels: Panels, address: Address, now_s: float) -> Part | None:
         f" · {panels.fresh.reporting} of {panels.fresh.emitters} emitters reporting" if panels.fresh.emitters else "",
     ]
     summary = [
-        dmc.Text(_since(panels, address.zone, now_s), fw=650, fz=18, lh=1.3),
+        dmc.Text(_since(panels, newest, address.zone, now_s), fw=650, fz=18, lh=1.3),
         dmc.Text(words.verdict_sentence(newest, sla.loss.max), fw=500),
         dmc.Text(fresh, size="sm", className="faint"),
     ]
@@ -93,13 +94,19 @@ def headline(panels: Panels, address: Address, now_s: float) -> Part | None:
     )
 
 
-def _since(panels: Panels, zone: Zone, now_s: float) -> list[Part]:
-    """Return since when the newest verdict has held without a break."""
-    if panels.since_s is None:
-        return [f"for more than {fmt.duration_s(LOOKED_BACK_S)}"]
-    dated = now_s - panels.since_s > DATED_S
-    since = moment(zone.clock(panels.since_s, date=dated), utc(panels.since_s))
-    return ["since ", since, f", for {fmt.duration_s(max(0, int(now_s - panels.since_s)) // WINDOW_S * WINDOW_S)}"]
+def _since(panels: Panels, newest: ListedWindow, zone: Zone, now_s: float) -> list[Part]:
+    """Return since when the newest verdict has held without a break, and until when, if it does not describe the
+    present."""
+    end_s, since_s = newest.start_s + WINDOW_S, panels.since_s
+    until = "" if panels.condition in (Condition.FINE, Condition.IDLE) else f" until {_clock(end_s, zone, now_s)}"
+    if since_s is None:
+        return [f"for more than {fmt.duration_s(LOOKED_BACK_S)}{until}"]
+    since = moment(_clock(since_s, zone, now_s), utc(since_s))
+    return ["since ", since, until or f", for {fmt.duration_s(end_s - since_s)}"]
+
+
+def _clock(at_s: float, zone: Zone, now_s: float) -> str:
+    return zone.clock(at_s, date=now_s - at_s > DATED_S)
 
 
 def _by_commit(definition: Definition) -> list[Part]:

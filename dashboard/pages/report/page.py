@@ -55,7 +55,7 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
         gap="xs",
         my="sm",
     )
-    title = dmc.Title(f"SLA report: {params['pipeline']}", order=1, fz="h2")
+    title = dmc.Title(f"SLA report: {params['pipeline']}", order=1, fz=22)
     head = dmc.Group([title, html.Div(_nav(address), id=ReportIds.NAV)])
     # not live: a refresh would have all of it read aloud
     return html.Div([head, controls, live(ReportIds.NOTICE), html.Div(id=ReportIds.CONTENT, **aria(busy="true"))])

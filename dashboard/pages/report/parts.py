@@ -70,8 +70,11 @@ def _section(section: ReportSection, report: Report, address: Address, dark: boo
 
 
 def section_part(section: ReportSection, chart: Part | None = None) -> Part:
-    """Return a section, its chart between sentences and table."""
-    parts: list[Any] = [dmc.Title(section.title, order=2, fz="lg", mt="lg", mb=4)]
+    """Return a section, its chart between sentences and table; one line if it has only a sentence."""
+    if chart is None and section.table is None:
+        words = dmc.Text(" ".join(section.sentences), size="sm")
+        return html.Section([dmc.Title(section.title, order=2, fz=16), words], className="one-line")
+    parts: list[Any] = [dmc.Title(section.title, order=2, fz=16, mt="lg", mb=4)]
     parts += [dmc.Text(sentence, size="sm", mb=4) for sentence in section.sentences]
     parts += [part for part in (chart, section.table and _table(section.table, section.title)) if part is not None]
     return html.Section(parts)
