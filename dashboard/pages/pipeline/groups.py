@@ -119,7 +119,10 @@ def _ahead(lag: int | None, moving: Velocity, catches_up_s: float | None) -> str
     if catches_up_s is not None:
         return f"in {fmt.duration_s(catches_up_s)}"
     gain = moving.gain_per_s
-    return fmt.NOTHING if gain is None else "never at this rate" if gain >= 0 else f"falling behind by {rate(-gain)}"
+    if gain is None:
+        return fmt.NOTHING
+    behind = rate(-gain)
+    return "never at this rate" if gain >= 0 or behind == rate(0.04) else f"falling behind by {behind}"
 
 
 def _deleted_from(deletes_ms: int | None, zone: Zone, now_s: float) -> Part | str:
