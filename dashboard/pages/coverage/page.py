@@ -102,7 +102,7 @@ def _notice(coverage: ClusterCoverage, visit: Visit) -> Part:
     return alert("Not current", what, "orange", "!")
 
 
-def _shares(coverage: ClusterCoverage, visit: Visit) -> Part:
+def _shares(coverage: ClusterCoverage, visit: Visit) -> Printed:
     by = grouping_of(visit.address)
     head = "Prefix" if by == BY_PREFIX else f"Label {by.removeprefix(BY_LABEL)}"
     return _table((head, "Topics measured", "Groups measured"), [_row(row) for row in coverage.rows(by)])
@@ -122,14 +122,14 @@ def _page(coverage: ClusterCoverage, visit: Visit) -> PageOf:
     return PageOf(chosen_page(visit.address), len(_not_measured(coverage)))
 
 
-def _names(coverage: ClusterCoverage, visit: Visit) -> Part:
+def _names(coverage: ClusterCoverage, visit: Visit) -> Printed | None:
     rows = _page(coverage, visit).rows(_not_measured(coverage))
     if not rows:
         return None
     several = len({place.cluster for place in (*coverage.topics, *coverage.groups)}) > 1
     heads = ("Name", "Kind", *(["Cluster"] if several else []))
     cells = [(place.name, noun, *([place.cluster or "lagloss's own"] if several else [])) for noun, place in rows]
-    return [element("h2", "Named by no definition"), _table(heads, cells)]
+    return element("section", [element("h2", "Named by no definition"), _table(heads, cells)])
 
 
 def _table(heads: Sequence[str], rows: Sequence[tuple[Part, ...]]) -> Printed:
