@@ -158,10 +158,11 @@ def _batch(data: bytes) -> None:
 def _sent() -> tuple[bytes, bytes]:
     """A block and a report as an emitter makes them."""
     log = MemoryOutlet()
-    with Emitter("orders", "enrich", outlet=lambda: log, first=True) as emitter:
-        for number in range(3):
-            emitter.received(f"m-{number}", time.time_ns() // 1_000_000)
-            emitter.filtered(f"m-{number}", time.time_ns() // 1_000_000, reason="robot")
+    emitter = Emitter("orders", "enrich", outlet=lambda: log, first=True)
+    for number in range(3):
+        emitter.received(f"m-{number}", time.time_ns() // 1_000_000)
+        emitter.filtered(f"m-{number}", time.time_ns() // 1_000_000, reason="robot")
+    assert emitter.close(60)
     return log.values(BEACONS)[0], log.values(REPORTS)[-1]
 
 
