@@ -40,6 +40,7 @@ class Storage:
     def create(self) -> None:
         config = {"cleanup.policy": "compact"}
         self.admin.create_topics([NewTopic(self.topic, 2, 1, config=config)])[self.topic].result(20)
+        wait_for(lambda: self.topic in self.admin.list_topics(timeout=10).topics, what="the offset topic")
 
     def store(self, offset: int | None, partition: int = 0, alias: str = "a", **more: Any) -> None:
         """Store that a connector has read the record at an offset; None: it is reset."""
