@@ -130,7 +130,10 @@ class CommitLog(Generic[T]):
 
     def partitions(self) -> tuple[int, ...]:
         """Return the partitions of the log."""
-        return self._topics.describe(self.topic).partitions
+        partitions = self._topics.describe(self.topic).partitions
+        with self._using:  # of a log that was created anew with fewer, no broker knows the others
+            self._recent = {number: recent for number, recent in self._recent.items() if number in partitions}
+        return partitions
 
     def starts_at(self, moment_ms: int, partition: int) -> int:
         """Return the offset of the first record whose timestamp is at or after a moment."""

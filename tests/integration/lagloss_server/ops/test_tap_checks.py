@@ -107,7 +107,9 @@ def test_what_is_missing_is_named(tapped: Tapped) -> None:
 def test_a_connector_is_judged_by_the_offsets_that_it_has_stored(tapped: Tapped) -> None:
     tapped.make_topic()
     storage = f"{tapped.topic}.offsets"
-    AdminClient({"bootstrap.servers": tapped.bootstrap}).create_topics([NewTopic(storage, 2, 1)])[storage].result(20)
+    admin = AdminClient({"bootstrap.servers": tapped.bootstrap})
+    admin.create_topics([NewTopic(storage, 2, 1)])[storage].result(20)
+    wait_for(lambda: storage in admin.list_topics(timeout=10).topics, what="the offset topic")
     definition = DEFINITION.replace("{group: GROUP}", f"{{connector: mirror, offsets: {storage}}}, out: beacons")
     tapped.store.apply(parse_definition(definition.replace("TOPIC", tapped.topic)))
     name = "connector mirror"
