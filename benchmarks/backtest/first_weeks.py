@@ -233,14 +233,15 @@ def table(seeds: int = SEEDS) -> str:
                 totals[key] = score
     names = [fault.name for fault in FAULTS]
     rows = [
-        f"| pipeline | false incidents | {' | '.join(names)} |",
-        f"|---|---|{'---|' * len(names)}",
+        f"| pipeline | false incidents | false after a fault | {' | '.join(names)} |",
+        f"|---|---|---|{'---|' * len(names)}",
     ]
     for traffic in TRAFFIC:
         faults = [(traffic.name, name) for name in ("", *names)]
-        false = [sum(scores[key].false for key in faults) for scores in (before, after)]
+        false = [scores[faults[0]].false for scores in (before, after)]
+        later = [sum(scores[key].false for key in faults[1:]) for scores in (before, after)]
         found = [f"{before[key].found} → {after[key].found} of {after[key].faults}" for key in faults[1:]]
-        rows.append(f"| {traffic.name} | {false[0]} → {false[1]} | {' | '.join(found)} |")
+        rows.append(f"| {traffic.name} | {false[0]} → {false[1]} | {later[0]} → {later[1]} | {' | '.join(found)} |")
     rows += ["", f"| fault begins after | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     for minute in FIRST_MINUTES:
         keys = [("", f"{name} after {minute} min") for name in names]
