@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +37,7 @@ def run(minutes: float = MINUTES) -> list[Figure]:
         time.sleep(measured_s)
         by_part = parts(root)
         cores = {name: (_cpu_s(part) - before.get(name, 0.0)) / measured_s for name, part in by_part.items()}
-        memory = {name: [_memory(process) for process in part] for name, part in by_part.items()}
+        memory = {name: list(filter(None, map(_memory, part))) for name, part in by_part.items()}
     return _figures(minutes, cores, memory)
 
 
@@ -81,9 +81,10 @@ def parts(root: psutil.Process) -> dict[str, list[psutil.Process]]:
     """Return the processes of a running `up` by the part that they belong to."""
     processes: dict[str, list[psutil.Process]] = defaultdict(list)
     for child in root.children():
-        name = _part(child)
-        for process in (child, *child.children(recursive=True)):
-            processes[_role(name, process, child)].append(process)
+        with suppress(psutil.NoSuchProcess):
+            name = _part(child)
+            for process in (child, *child.children(recursive=True)):
+                processes[_role(name, process, child)].append(process)
     processes["supervisor"].append(root)
     return processes
 
@@ -103,10 +104,13 @@ def _role(name: str, process: psutil.Process, child: psutil.Process) -> str:
     return "Spark" if process.name() == "java" else "Spark's workers"
 
 
-def _memory(process: psutil.Process) -> tuple[float, float]:
+def _memory(process: psutil.Process) -> tuple[float, float] | None:
     """Return the MB of a process, each page that it shares divided by how many share it, and those of them that are
-    pages of files."""
-    lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
+    pages of files; None if it has ended, as PostgreSQL's workers do."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
     values = {name: int(value.split()[0]) / 1_000 * 1.024 for name, value in (line.split(":") for line in lines)}
     return values["Pss"], values["Pss_File"]
 
@@ -115,7 +119,10 @@ def _cpu_s(processes: Sequence[psutil.Process]) -> float:
     """Return the CPU time of these processes and of those children of theirs that have ended."""
     total = 0.0
     for process in processes:
-        times = process.cpu_times()
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
         total += times.user + times.system + times.children_user + times.children_system
     return total
 

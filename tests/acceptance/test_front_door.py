@@ -1,4 +1,4 @@
-"""The README's command, as the only one after its packages are installed, by a user in a copy of the tree. As root,
+"""`make demo`, as the only command after its packages are installed, by a user in a copy of the tree. As root,
 test_wheels.py starts the same demo."""
 
 from __future__ import annotations
