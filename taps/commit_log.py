@@ -6,8 +6,8 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from math import nextafter
@@ -17,8 +17,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from lagloss.broker.connection import Cluster
 from lagloss.broker.errors import NOT_ALLOWED, kafka_error
+from lagloss.broker.partition_bounds import Key
 from lagloss_server.groups.consumer_groups import ConsumerGroups
-from taps.cluster_topics import ClusterTopics, SharedLook
+from taps.cluster_topics import TURN_S, WANTED_S, ClusterTopics, SharedLook, TopicEnds
+from taps.consumers import SharedConsumers
 from taps.plan import STANDING_MS, Look, Looks, Mark, OffsetSpan
 from taps.planner import NewCommits
 from taps.topic_reader import TopicReader
@@ -66,11 +68,17 @@ class CommitReader(Protocol):
     def kind(self) -> str:
         """Return `log` or `polled`; empty while that is not known."""
 
+    @property
+    def partition(self) -> int | None:
+        """Return the partition of the log that has them; None if they are polled."""
+
+    @property
+    def is_level(self) -> bool:
+        """Return whether there are no new commits, as far as this process has read their log; False if they are
+        polled."""
+
     def read(self, position: int, since_ms: int) -> NewCommits:
         """Return the commits after this position of the log; of -1, those since a time, and the newest before it."""
-
-    def close(self) -> None:
-        """Close its connections."""
 
 
 class _Recent:
@@ -101,10 +109,16 @@ class CommitLog:
         KafkaException: when the brokers do not answer, or do not let the log be read (see `is_unreadable`).
     """
 
-    def __init__(self, cluster: Cluster, topics: ClusterTopics) -> None:
-        self._cluster, self._topics = cluster, topics
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: ClusterTopics,
+        consumers: SharedConsumers | None = None,
+        peeks: SharedConsumers | None = None,
+    ) -> None:
+        self._topics = topics
         self._using = threading.Lock()
-        self._reader: TopicReader | None = None
+        self._reader = TopicReader(cluster, OFFSETS_TOPIC, topics, consumers, peeks)
         self._recent: dict[int, _Recent] = {}
 
     def partition_of(self, group: str) -> int:
@@ -145,11 +159,20 @@ class CommitLog:
             commits = self._parsed([OffsetSpan(partition, position, end)]) if end > position else {}
             return LogRead(shared, end, [logged.commit for logged in commits.get(partition, ())])
 
+    def read_on(self, partitions: Collection[int], ends: TopicEnds) -> None:
+        """Read the partitions that groups use on, unless these end where they were read to."""
+        with self._using:
+            if any(ends.offsets.get((OFFSETS_TOPIC, at)) != self.end_of(at) for at in partitions):
+                self._go_on(self._topics.newest(OFFSETS_TOPIC, ends.asked_at, sorted(self._recent)).look)
+
+    def end_of(self, partition: int) -> int | None:
+        """Return the offset up to which a partition was read; None if it is not read at present."""
+        recent = self._recent.get(partition)
+        return None if recent is None else recent.end
+
     def close(self) -> None:
         with self._using:
-            reader, self._reader = self._reader, None
-            if reader is not None:
-                reader.close()
+            self._reader.close()
 
     def _go_on(self, look: Look) -> None:
         """Read all partitions that groups use on to their ends."""
@@ -160,19 +183,16 @@ class CommitLog:
             start = max(recent.end, look.logs[partition].start)
             if start < look.logs[partition].stable_end:
                 spans.append(OffsetSpan(partition, start, min(look.logs[partition].stable_end, start + MAX_RECORDS)))
-        commits = self._parsed(spans)
+        commits = self._parsed(spans) if spans else {}
         for span in spans:
             self._recent[span.partition].add(span.end, commits[span.partition])
 
     def _parsed(self, spans: Sequence[OffsetSpan]) -> dict[int, list[LoggedCommit]]:
         """Return the commits of spans by partition; of those that were compacted away, a later one stays."""
-        if self._reader is None:
-            self._reader = TopicReader(self._cluster, OFFSETS_TOPIC, self._topics)
         try:
             records = self._reader.read(spans)
         except KafkaException:
-            self._reader.close()  # with what it has heard of other partitions
-            self._reader = None
+            self._reader.close()  # with what it has heard of other partitions: the next read begins anew
             raise
         commits_by_partition = {}
         for partition, read in records.items():
@@ -185,36 +205,102 @@ class CommitLog:
         return commits_by_partition
 
 
+class Polled(NamedTuple):
+    """Committed offsets of a group in a topic, by partition. `at_ms`, `asked_at`: epoch ms and monotonic s before the
+    coordinator was asked."""
+
+    at_ms: int
+    asked_at: float
+    marks: Mapping[int, Mark]
+
+
+class PolledGroups:
+    """Committed offsets of a cluster's groups, asked once a turn for all taps. Threads may share it.
+
+    Raises:
+        KafkaException: a coordinator does not answer, or refuses.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._groups = ConsumerGroups(cluster, "lagloss-taps")
+        self._asking = threading.Lock()
+        self._wanted: dict[str, float] = {}
+        self._polled: dict[str, tuple[int, float, Mapping[Key, int]]] = {}
+        self._all_asked_at = 0.0
+
+    def newest(self, group: str, topic: str, after: float) -> Polled:
+        """Return what a group has committed in a topic, asked after monotonic s `after` and at most `TURN_S` ago."""
+        with self._asking:
+            now = self._wanted[group] = time.monotonic()
+            asked_at = self._polled[group][1] if group in self._polled else 0.0
+            if asked_at <= after or now - asked_at > TURN_S:
+                self._ask(group, now)
+            at_ms, asked_at, offsets = self._polled[group]
+        marks = {partition: Mark(offset, at_ms) for (name, partition), offset in offsets.items() if name == topic}
+        return Polled(at_ms, asked_at, marks)
+
+    def standing(self, group: str, topic: str) -> Mapping[int, Mark]:
+        """Return what a group has committed in a topic, by partition."""
+        at_ms = time.time_ns() // 1_000_000
+        offsets = self._groups.committed([group]).get(group, {})
+        return {partition: Mark(offset, at_ms) for (name, partition), offset in offsets.items() if name == topic}
+
+    def close(self) -> None:
+        self._groups.close()
+
+    def _ask(self, group: str, now: float) -> None:
+        """Ask for all groups of late, once a turn; for this one alone otherwise, or if that fails, since the reason may
+        lie with another."""
+        if now - self._all_asked_at > TURN_S:
+            self._all_asked_at = now
+            self._wanted = {name: at for name, at in self._wanted.items() if now - at < WANTED_S}
+            with suppress(KafkaException):
+                self._polled = self._ask_for(self._wanted)
+                return
+        self._polled |= self._ask_for([group])
+
+    def _ask_for(self, groups: Collection[str]) -> dict[str, tuple[int, float, Mapping[Key, int]]]:
+        at_ms, asked_at = time.time_ns() // 1_000_000, time.monotonic()
+        committed = self._groups.committed(groups)
+        return {group: (at_ms, asked_at, committed.get(group, {})) for group in groups}
+
+
 class LoggedCommits:
     """Commits of one group in one topic, from the log. Used by one thread."""
 
     kind = "log"
 
-    def __init__(self, log: CommitLog, cluster: Cluster, group: str, topic: str) -> None:
-        self._log, self._cluster, self._group, self._topic = log, cluster, group, topic
-        self._partition = log.partition_of(group)
+    def __init__(self, log: CommitLog, groups: PolledGroups, group: str, topic: str) -> None:
+        self._log, self._groups, self._group, self._topic = log, groups, group, topic
+        self.partition = log.partition_of(group)
         self._looks = Looks()
         self._looked_at = 0.0
+        self._reached = -1
+
+    @property
+    def is_level(self) -> bool:
+        """Whether this process has read no commits since those that were returned."""
+        return self._log.end_of(self.partition) == self._reached
 
     def read(self, position: int, since_ms: int) -> NewCommits:
         if position < 0:
             return self._begin(since_ms)
-        commits = self._log.read(self._partition, position, self._looked_at)
+        commits = self._log.read(self.partition, position, self._looked_at)
         self._looked_at = commits.look.asked_at
-        self._looks.add(commits.look.look.at_ms, {self._partition: commits.look.look.logs[self._partition].end})
+        self._looks.add(commits.look.look.at_ms, {self.partition: commits.look.look.logs[self.partition].end})
         marks: dict[int, list[Mark]] = {}
         for commit in commits.commits:
             if commit.group == self._group and commit.topic == self._topic:
                 marks.setdefault(commit.partition, []).append(Mark(commit.offset, commit.at_ms))
-        passed_ms = self._looks.passed({self._partition: commits.reached})
+        self._reached = commits.reached
+        passed_ms = self._looks.passed({self.partition: commits.reached})
         return NewCommits(passed_ms, commits.reached, marks, topic_after=nextafter(self._looked_at, 0))
 
     def _begin(self, since_ms: int) -> NewCommits:
         """Return the commits since a time, and of partitions without any the one that stands, which is older."""
-        with closing(ConsumerGroups(self._cluster, "lagloss-taps")) as groups:
-            standing = _newest(groups, self._group, self._topic)
+        standing = self._groups.standing(self._group, self._topic)
         self._looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
-        commits = self.read(self._log.starts_at(since_ms, self._partition), since_ms)
+        commits = self.read(self._log.starts_at(since_ms, self.partition), since_ms)
         marks = {partition: list(some) for partition, some in commits.marks.items()}
         while commits.at_ms is None:  # so far it has been read in part
             commits = self.read(commits.next, since_ms)
@@ -224,40 +310,43 @@ class LoggedCommits:
             marks.setdefault(partition, [Mark(mark.offset, STANDING_MS)])
         return replace(commits, marks=marks)
 
-    def close(self) -> None:
-        """Leave the log open for the other groups."""
-
 
 class PolledCommits:
-    """Asks the coordinator for the group's committed offsets: their times are those of the asking."""
+    """Asks the coordinator for the group's committed offsets: their times are those of the request."""
 
     kind = "polled"
 
-    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
-        self._group, self._topic = group, topic
-        self._groups = ConsumerGroups(cluster, "lagloss-taps")
+    def __init__(self, groups: PolledGroups, group: str, topic: str) -> None:
+        self._groups, self._group, self._topic = groups, group, topic
+        self._polled_at = 0.0
 
     def read(self, position: int, since_ms: int) -> NewCommits:
-        at_ms = time.time_ns() // 1_000_000
-        marks = _newest(self._groups, self._group, self._topic)
-        return NewCommits(at_ms, -1, {partition: [mark] for partition, mark in marks.items()}, is_polled=True)
-
-    def close(self) -> None:
-        self._groups.close()
+        polled = self._groups.newest(self._group, self._topic, self._polled_at)
+        self._polled_at = polled.asked_at
+        marks = {partition: [mark] for partition, mark in polled.marks.items()}
+        return NewCommits(polled.at_ms, -1, marks, is_polled=True)
 
 
 class GroupCommits:
     """Commits of a group: from the log, or polled while brokers do not let it be read, or have none yet."""
 
-    def __init__(self, log: CommitLog, cluster: Cluster, group: str, topic: str) -> None:
+    def __init__(self, log: CommitLog, groups: PolledGroups, group: str, topic: str) -> None:
         self._log = log
-        self._source = cluster, group, topic
+        self._source = groups, group, topic
         self._reader: LoggedCommits | PolledCommits | None = None
         self._look_at = 0.0
 
     @property
     def kind(self) -> str:
         return self._reader.kind if self._reader else ""
+
+    @property
+    def partition(self) -> int | None:
+        return self._reader.partition if isinstance(self._reader, LoggedCommits) else None
+
+    @property
+    def is_level(self) -> bool:
+        return isinstance(self._reader, LoggedCommits) and self._reader.is_level
 
     def read(self, position: int, since_ms: int) -> NewCommits:
         if not isinstance(self._reader, LoggedCommits) and time.monotonic() >= self._look_at:
@@ -268,7 +357,6 @@ class GroupCommits:
                 if not is_unreadable(error):
                     raise
             else:
-                self.close()
                 self._reader = logged
         if self._reader is None:
             self._reader = PolledCommits(*self._source)
@@ -276,15 +364,9 @@ class GroupCommits:
             return self._reader.read(position, since_ms)
         except KafkaException as error:
             if isinstance(self._reader, LoggedCommits) and is_unreadable(error):
-                self.close()
                 self._reader = PolledCommits(*self._source)
                 return self._reader.read(position, since_ms)
             raise
-
-    def close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
 
 
 def is_unreadable(error: KafkaException) -> bool:
@@ -346,9 +428,3 @@ def _skip_compact_text(raw: bytes, position: int) -> int:
         if byte < 0x80:
             return position + place + 1 + max(size - 1, 0)
     raise IndexError(position)
-
-
-def _newest(groups: ConsumerGroups, group: str, topic: str) -> dict[int, Mark]:
-    at_ms = time.time_ns() // 1_000_000
-    committed = groups.committed([group]).get(group, {})
-    return {partition: Mark(offset, at_ms) for (name, partition), offset in committed.items() if name == topic}
