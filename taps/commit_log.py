@@ -6,8 +6,8 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from math import nextafter
@@ -17,8 +17,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from lagloss.broker.connection import Cluster
 from lagloss.broker.errors import NOT_ALLOWED, kafka_error
+from lagloss.broker.partition_bounds import Key
 from lagloss_server.groups.consumer_groups import ConsumerGroups
-from taps.cluster_topics import ClusterTopics, SharedLook
+from taps.cluster_topics import TURN_S, WANTED_S, ClusterTopics, SharedLook, TopicEnds
+from taps.consumers import SharedConsumers
 from taps.plan import STANDING_MS, Look, Looks, Mark, OffsetSpan
 from taps.planner import NewCommits
 from taps.topic_reader import TopicReader
@@ -71,12 +73,18 @@ class CommitReader(Protocol):
     def kind(self) -> str:
         """Return `log`, `polled` or `connect`; empty while that is not known."""
 
+    @property
+    def partition(self) -> int | None:
+        """Return the partition of the log of groups that has them; None if they are not read there."""
+
+    @property
+    def is_level(self) -> bool:
+        """Return whether there are no new commits, as far as this process has read that log; False if they are not
+        read there."""
+
     def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
         """Return the commits after these positions of the log, by its partition; where there are none, those since a
         time, and the newest before it."""
-
-    def close(self) -> None:
-        """Close its connections."""
 
 
 class _Recent(Generic[T]):
@@ -116,17 +124,25 @@ class CommitLog(Generic[T]):
         topics: ClusterTopics,
         topic: str,
         parse: Callable[[bytes | None, bytes | None], T | None],
+        consumers: SharedConsumers | None = None,
+        peeks: SharedConsumers | None = None,
     ) -> None:
         self.topic = topic
-        self._cluster, self._topics, self._parse = cluster, topics, parse
+        self._topics, self._parse = topics, parse
         self._using = threading.Lock()
-        self._reader: TopicReader | None = None
+        self._reader = TopicReader(cluster, topic, topics, consumers, peeks)
         self._recent: dict[int, _Recent[T]] = {}
 
     @classmethod
-    def of_groups(cls, cluster: Cluster, topics: ClusterTopics) -> CommitLog[Commit]:
+    def of_groups(
+        cls,
+        cluster: Cluster,
+        topics: ClusterTopics,
+        consumers: SharedConsumers | None = None,
+        peeks: SharedConsumers | None = None,
+    ) -> CommitLog[Commit]:
         """Return the log in which the brokers keep the commits of all groups."""
-        return CommitLog(cluster, topics, OFFSETS_TOPIC, parse_commit)
+        return CommitLog(cluster, topics, OFFSETS_TOPIC, parse_commit, consumers, peeks)
 
     def partitions(self) -> tuple[int, ...]:
         """Return the partitions of the log."""
@@ -182,11 +198,20 @@ class CommitLog(Generic[T]):
                 records += parsed
             return LogRead(shared, reached, records)
 
+    def read_on(self, partitions: Collection[int], ends: TopicEnds) -> None:
+        """Read the partitions that groups use on, unless these end where they were read to."""
+        with self._using:
+            if any(ends.offsets.get((self.topic, at)) != self.end_of(at) for at in partitions):
+                self._go_on(self._topics.newest(self.topic, ends.asked_at, sorted(self._recent)).look)
+
+    def end_of(self, partition: int) -> int | None:
+        """Return the offset up to which a partition was read; None if it is not read at present."""
+        recent = self._recent.get(partition)
+        return None if recent is None else recent.end
+
     def close(self) -> None:
         with self._using:
-            reader, self._reader = self._reader, None
-            if reader is not None:
-                reader.close()
+            self._reader.close()
 
     def _go_on(self, look: Look) -> None:
         """Read all partitions that are used on to their ends."""
@@ -197,19 +222,16 @@ class CommitLog(Generic[T]):
             start = max(recent.end, look.logs[partition].start)
             if start < look.logs[partition].stable_end:
                 spans.append(OffsetSpan(partition, start, min(look.logs[partition].stable_end, start + MAX_RECORDS)))
-        records = self._parsed(spans, look)
+        records = self._parsed(spans, look) if spans else {}
         for span in spans:
             self._recent[span.partition].add(span.end, records[span.partition])
 
     def _parsed(self, spans: Sequence[OffsetSpan], look: Look) -> dict[int, list[LoggedRecord[T]]]:
         """Return what the records of spans say, by partition; of those that were compacted away, a later one stays."""
-        if self._reader is None:
-            self._reader = TopicReader(self._cluster, self.topic, self._topics)
         try:
             records = self._reader.read(spans)
         except KafkaException:
-            self._reader.close()  # with what it has heard of other partitions
-            self._reader = None
+            self._reader.close()  # with what it has heard of other partitions: the next read begins anew
             raise
         by_ms = max(look.at_ms, look.by_ms)
         return {
@@ -247,20 +269,87 @@ class LogCursor(Generic[T]):
         return read, self._looks.passed(read.reached)
 
 
+class Polled(NamedTuple):
+    """Committed offsets of a group in a topic, by partition. `at_ms`, `asked_at`: epoch ms and monotonic s before the
+    coordinator was asked."""
+
+    at_ms: int
+    asked_at: float
+    marks: Mapping[int, Mark]
+
+
+class PolledGroups:
+    """Committed offsets of a cluster's groups, asked once a turn for all taps. Threads may share it.
+
+    Raises:
+        KafkaException: a coordinator does not answer, or refuses.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._groups = ConsumerGroups(cluster, "lagloss-taps")
+        self._asking = threading.Lock()
+        self._wanted: dict[str, float] = {}
+        self._polled: dict[str, tuple[int, float, Mapping[Key, int]]] = {}
+        self._all_asked_at = 0.0
+
+    def newest(self, group: str, topic: str, after: float) -> Polled:
+        """Return what a group has committed in a topic, asked after monotonic s `after` and at most `TURN_S` ago."""
+        with self._asking:
+            now = self._wanted[group] = time.monotonic()
+            asked_at = self._polled[group][1] if group in self._polled else 0.0
+            if asked_at <= after or now - asked_at > TURN_S:
+                self._ask(group, now)
+            at_ms, asked_at, offsets = self._polled[group]
+        marks = {partition: Mark(offset, at_ms) for (name, partition), offset in offsets.items() if name == topic}
+        return Polled(at_ms, asked_at, marks)
+
+    def standing(self, group: str, topic: str) -> Mapping[int, Mark]:
+        """Return what a group has committed in a topic, by partition."""
+        at_ms = time.time_ns() // 1_000_000
+        offsets = self._groups.committed([group]).get(group, {})
+        return {partition: Mark(offset, at_ms) for (name, partition), offset in offsets.items() if name == topic}
+
+    def close(self) -> None:
+        self._groups.close()
+
+    def _ask(self, group: str, now: float) -> None:
+        """Ask for all groups of late, once a turn; for this one alone otherwise, or if that fails, since the reason may
+        lie with another."""
+        if now - self._all_asked_at > TURN_S:
+            self._all_asked_at = now
+            self._wanted = {name: at for name, at in self._wanted.items() if now - at < WANTED_S}
+            with suppress(KafkaException):
+                self._polled = self._ask_for(self._wanted)
+                return
+        self._polled |= self._ask_for([group])
+
+    def _ask_for(self, groups: Collection[str]) -> dict[str, tuple[int, float, Mapping[Key, int]]]:
+        at_ms, asked_at = time.time_ns() // 1_000_000, time.monotonic()
+        committed = self._groups.committed(groups)
+        return {group: (at_ms, asked_at, committed.get(group, {})) for group in groups}
+
+
 class LoggedCommits:
     """Commits of one group in one topic, from the log. Used by one thread."""
 
     kind = "log"
 
-    def __init__(self, log: CommitLog[Commit], cluster: Cluster, group: str, topic: str) -> None:
-        self._log, self._cluster, self._group, self._topic = log, cluster, group, topic
-        self._partition = partition_of_group(group, len(log.partitions()))
+    def __init__(self, log: CommitLog[Commit], groups: PolledGroups, group: str, topic: str) -> None:
+        self._log, self._groups, self._group, self._topic = log, groups, group, topic
+        self.partition = partition_of_group(group, len(log.partitions()))
         self._cursor = LogCursor(log)
+        self._reached = -1
+
+    @property
+    def is_level(self) -> bool:
+        """Whether this process has read no commits since those that were returned."""
+        return self._log.end_of(self.partition) == self._reached
 
     def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
         if not positions:
             return self._begin(since_ms)
         read, passed_ms = self._cursor.read(positions)
+        self._reached = read.reached[self.partition]
         marks: dict[int, list[Mark]] = {}
         for logged in read.records:
             commit = logged.value
@@ -270,10 +359,9 @@ class LoggedCommits:
 
     def _begin(self, since_ms: int) -> NewCommits:
         """Return the commits since a time, and of partitions without any the one that stands, which is older."""
-        with closing(ConsumerGroups(self._cluster, "lagloss-taps")) as groups:
-            standing = _newest(groups, self._group, self._topic)
+        standing = self._groups.standing(self._group, self._topic)
         self._cursor.looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
-        commits = self.read({self._partition: self._log.starts_at(since_ms, self._partition)}, since_ms)
+        commits = self.read({self.partition: self._log.starts_at(since_ms, self.partition)}, since_ms)
         marks = {partition: list(some) for partition, some in commits.marks.items()}
         while commits.at_ms is None:  # so far it has been read in part
             commits = self.read(commits.next, since_ms)
@@ -283,40 +371,43 @@ class LoggedCommits:
             marks.setdefault(partition, [Mark(mark.offset, STANDING_MS)])
         return replace(commits, marks=marks)
 
-    def close(self) -> None:
-        """Leave the log open for the other groups."""
-
 
 class PolledCommits:
-    """Asks the coordinator for the group's committed offsets: their times are those of the asking."""
+    """Asks the coordinator for the group's committed offsets: their times are those of the request."""
 
     kind = "polled"
 
-    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
-        self._group, self._topic = group, topic
-        self._groups = ConsumerGroups(cluster, "lagloss-taps")
+    def __init__(self, groups: PolledGroups, group: str, topic: str) -> None:
+        self._groups, self._group, self._topic = groups, group, topic
+        self._polled_at = 0.0
 
     def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
-        at_ms = time.time_ns() // 1_000_000
-        marks = _newest(self._groups, self._group, self._topic)
-        return NewCommits(at_ms, {}, {partition: [mark] for partition, mark in marks.items()}, is_polled=True)
-
-    def close(self) -> None:
-        self._groups.close()
+        polled = self._groups.newest(self._group, self._topic, self._polled_at)
+        self._polled_at = polled.asked_at
+        marks = {partition: [mark] for partition, mark in polled.marks.items()}
+        return NewCommits(polled.at_ms, {}, marks, is_polled=True)
 
 
 class GroupCommits:
     """Commits of a group: from the log, or polled while brokers do not let it be read, or have none yet."""
 
-    def __init__(self, log: CommitLog[Commit], cluster: Cluster, group: str, topic: str) -> None:
+    def __init__(self, log: CommitLog[Commit], groups: PolledGroups, group: str, topic: str) -> None:
         self._log = log
-        self._source = cluster, group, topic
+        self._source = groups, group, topic
         self._reader: LoggedCommits | PolledCommits | None = None
         self._look_at = 0.0
 
     @property
     def kind(self) -> str:
         return self._reader.kind if self._reader else ""
+
+    @property
+    def partition(self) -> int | None:
+        return self._reader.partition if isinstance(self._reader, LoggedCommits) else None
+
+    @property
+    def is_level(self) -> bool:
+        return isinstance(self._reader, LoggedCommits) and self._reader.is_level
 
     def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
         if not isinstance(self._reader, LoggedCommits) and time.monotonic() >= self._look_at:
@@ -327,7 +418,6 @@ class GroupCommits:
                 if not is_unreadable(error):
                     raise
             else:
-                self.close()
                 self._reader = logged
         if self._reader is None:
             self._reader = PolledCommits(*self._source)
@@ -335,15 +425,9 @@ class GroupCommits:
             return self._reader.read(positions, since_ms)
         except KafkaException as error:
             if isinstance(self._reader, LoggedCommits) and is_unreadable(error):
-                self.close()
                 self._reader = PolledCommits(*self._source)
                 return self._reader.read({}, since_ms)
             raise
-
-    def close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
 
 
 def is_unreadable(error: KafkaException) -> bool:
@@ -405,9 +489,3 @@ def _skip_compact_text(raw: bytes, position: int) -> int:
         if byte < 0x80:
             return position + place + 1 + max(size - 1, 0)
     raise IndexError(position)
-
-
-def _newest(groups: ConsumerGroups, group: str, topic: str) -> dict[int, Mark]:
-    at_ms = time.time_ns() // 1_000_000
-    committed = groups.committed([group]).get(group, {})
-    return {partition: Mark(offset, at_ms) for (name, partition), offset in committed.items() if name == topic}

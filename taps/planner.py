@@ -96,6 +96,10 @@ class Planner(Protocol):
         """Return the next plan, of at most `limit` offsets, made for as many partitions and the sample of the last."""
 
 
+QUIET: Final = NewCommits(None, {}, {})
+"""What a look shows of commits that did not ask for them."""
+
+
 class TopicPlanner:
     """Plans the records of a topic as far as a committed reader can read."""
 

@@ -13,6 +13,7 @@ from lagloss.broker.connection import Cluster
 from lagloss_server.groups.connect_offsets import OddOffset, SourceOffset, SourcePartition, parse_source_offset
 from taps.cluster_topics import ClusterTopics
 from taps.commit_log import CommitLog, LogCursor, LoggedRecord
+from taps.consumers import SharedConsumers
 from taps.plan import STANDING_MS, Mark
 from taps.planner import NewCommits
 from taps.records import UnreadableRecords
@@ -23,9 +24,15 @@ DESCRIBE_S: Final = 60.0
 SourceLog = CommitLog[SourceOffset | OddOffset]
 
 
-def source_log(cluster: Cluster, topics: ClusterTopics, topic: str) -> SourceLog:
+def source_log(
+    cluster: Cluster,
+    topics: ClusterTopics,
+    topic: str,
+    consumers: SharedConsumers | None = None,
+    peeks: SharedConsumers | None = None,
+) -> SourceLog:
     """Return the log of the offsets that workers of Kafka Connect store in a topic."""
-    return CommitLog(cluster, topics, topic, parse_source_offset)
+    return CommitLog(cluster, topics, topic, parse_source_offset, consumers, peeks)
 
 
 class ConnectorCommits:
@@ -37,6 +44,8 @@ class ConnectorCommits:
     """
 
     kind = "connect"
+    partition = None
+    is_level = False
 
     def __init__(self, log: SourceLog, connector: str, topic: str) -> None:
         self._log, self._connector, self._topic = log, connector, topic
@@ -71,9 +80,6 @@ class ConnectorCommits:
         self._next = start
         after = nextafter(self._cursor.looked_at, 0)
         return NewCommits(passed_ms, start, marks.get(alias, {}), topic_after=after, unreadable=odd)
-
-    def close(self) -> None:
-        """Leave the log open for the other connectors."""
 
     def _describe(self) -> None:
         if time.monotonic() - self._described_at >= DESCRIBE_S:

@@ -40,7 +40,7 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.store import Store
 from taps.cluster_topics import ClusterTopics
-from taps.commit_log import CommitLog, GroupCommits
+from taps.commit_log import CommitLog, GroupCommits, PolledGroups
 from taps.discovery.survey import TopicSurvey
 from taps.plan import OffsetSpan
 from taps.topic_reader import TopicReader
@@ -259,10 +259,11 @@ def read_as_tap(bootstrap: str) -> tuple[str, int, int]:
     with (
         closing(TopicReader(bootstrap, "tapped.in")) as reader,
         closing(CommitLog.of_groups(bootstrap, ClusterTopics(bootstrap))) as log,
-        closing(GroupCommits(log, bootstrap, "tapped.snk", "tapped.in")) as commits,
+        closing(PolledGroups(bootstrap)) as groups,
     ):
         end = reader.look([0]).logs[0].stable_end
         records = reader.read([OffsetSpan(0, 0, end)])[0].offsets.size
+        commits = GroupCommits(log, groups, "tapped.snk", "tapped.in")
         (mark, *_) = commits.read({}, int(time.time() * 1_000)).marks[0]
         return commits.kind, mark.offset, records
 

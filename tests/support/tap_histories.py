@@ -15,7 +15,7 @@ import random
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -36,14 +36,15 @@ from lagloss_server.model.taps import Extraction, OffsetStorage, Tap
 from lagloss_server.store.schema.core import LaneRow, table_of
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
 from taps.clusters import TapCluster
-from taps.commit_log import OFFSETS_TOPIC, CommitReader, GroupCommits, parse_commit, partition_of_group
+from taps.commit_log import OFFSETS_TOPIC, CommitReader, parse_commit, partition_of_group
 from taps.kernel import SEQ_BITS, BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
+from taps.rounds import report_together
 from taps.runner import REPORT_BITS, TapRunner
 from taps.source_offsets import ConnectorCommits
-from taps.store import NotOwned, TapStore
+from taps.store import NextPlan, NotOwned, TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap
 
@@ -92,6 +93,12 @@ class FragileStore(TapStore):
         super().advance(*given)
         self._saboteur.step()
 
+    def advance_all(self, steps: Sequence[NextPlan]) -> set[bytes]:
+        self._saboteur.step()
+        stored = super().advance_all(steps)
+        self._saboteur.step()
+        return stored
+
 
 class FragileOutlet(MemoryOutlet):
     saboteur: Saboteur = Saboteur()
@@ -111,6 +118,7 @@ class Runner:
     """One process's runner of a tap."""
 
     runner: TapRunner
+    store: FragileStore
     saboteur: Saboteur
     reader: TopicReader
     closing: list[Callable[[], None]]
@@ -266,7 +274,7 @@ class History:
         }
         self.log: list[tuple[str, int, bytes, bytes]] = []
         self.ends: Counter[tuple[str, int]] = Counter()
-        self.shared = TapCluster(self.bootstrap)
+        self.shared = TapCluster("", self.bootstrap)
         self.runners: dict[str, list[Runner]] = {kind: [self.new_runner(kind)] for kind in self.taps}
         self.kills = 0
         self._judged = 0
@@ -430,7 +438,7 @@ class History:
 
     def new_runner(self, kind: str) -> Runner:
         running, saboteur = self.taps[kind], Saboteur()
-        reader = TopicReader(self.bootstrap, self.topic, self.shared.topics)
+        reader = self.shared.reader(self.topic)
         outlet = FragileOutlet(partition_count=3, records=self.log, _ends=self.ends)
         outlet.saboteur = saboteur
         store = FragileStore(self.engine, self.database_url, saboteur)
@@ -440,9 +448,9 @@ class History:
         if kind == "group" and self.is_mirror:
             commits = ConnectorCommits(self.shared.source_offsets(self.offsets), self.group, self.topic)
         elif kind == "group":
-            commits = GroupCommits(self.shared.commits, self.bootstrap, self.group, self.topic)
+            commits = self.shared.group_commits(self.group, self.topic)
         runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics(), 0)
-        return Runner(runner, saboteur, reader, [store.close, *([commits.close] if commits else [])])
+        return Runner(runner, store, saboteur, reader, [store.close])
 
     def turn(self, kind: str, *, kill: bool = False) -> None:
         """Have one of the processes take a turn, in which it may be killed."""
@@ -450,7 +458,10 @@ class History:
         if kill:
             chosen.saboteur.left = self.random.randint(0, 8)
         try:
-            chosen.runner.turn()
+            if self._has_rested(chosen.runner) and self.random.random() < 0.5:
+                report_together([chosen.runner], chosen.store)
+            else:
+                chosen.runner.turn()
         except Killed:
             self.kills += 1
             self.runners[kind].remove(chosen)
@@ -462,6 +473,20 @@ class History:
             chosen.runner._forget()
         chosen.saboteur.left = None
         self._follow()
+
+    def go_round(self, kind: str) -> None:
+        """Ask for the ends of the topic for those that rest, as rounds do."""
+        for chosen in self.runners[kind]:
+            with suppress(KafkaException):
+                self._has_rested(chosen.runner)
+
+    def _has_rested(self, runner: TapRunner) -> bool:
+        """Show a runner the ends of the topic; return whether it rests, and they bring nothing but the time."""
+        look = runner.resting
+        if look is None:
+            return False
+        ends = self.shared.topics.ends([(self.topic, partition) for partition in look.logs])
+        return runner.reason(look, ends) == "report"
 
     def _follow(self) -> None:
         """Note that the group has said how far it is, as the aggregator does."""
@@ -495,6 +520,7 @@ class History:
             (self.delete, 1),
             (lambda: self.turn(kind), 9),
             (lambda: self.turn(kind, kill=True), 5),
+            (lambda: self.go_round(kind), 6),
             (lambda: self.start_twice(kind), 2),
             (lambda: self.expire(kind), 3),
         ]
@@ -513,6 +539,7 @@ class History:
                 assert time.monotonic() < deadline, f"seed {self.seed}: the {kind} tap does not end"
                 if self.random.random() < 0.3:
                     self.expire(kind)
+                self.go_round(kind)
                 self.turn(kind)
 
     def _wait_for_markers(self) -> None:
@@ -540,7 +567,7 @@ class History:
     def close(self) -> None:
         for found in [runner for runners in self.runners.values() for runner in runners]:
             found.close()
-        self.shared.close()
+        self.shared.close(10)
         self.committer.close()
         self.admin.delete_topics([self.topic, *([self.offsets] if self.is_mirror else [])])
 
