@@ -82,12 +82,14 @@ class TopicGuess:
             RegistryUnreachable: a schema is wanted that the registry cannot be asked for.
         """
         guesses = guess(sample.newest(GUESSED_BY).records, registry=registry)
+        problem = _problem(sample, registry)
         candidates = _candidates(guesses)
-        problem = None if candidates else _problem(sample, registry)
+        if problem != "no id found" and "$" in candidates:
+            candidates.remove("$")  # bytes of any kind would be ids, as hex
         return cls(
             sample.topic,
             guesses,
-            problem,
+            None if candidates else problem,
             {expression: _ids(sample, expression, registry) for expression in candidates},
             {expression: _times(sample, expression, registry) for expression in _times_of(guesses)},
         )

@@ -180,3 +180,9 @@ def test_a_topic_whose_records_have_no_id_is_measured_by_their_positions() -> No
         ("logs", "partition-offset", "$.at")
     ]
     assert any("no field is an id" in note for note in node.notes)
+
+
+def test_short_compressed_values_are_no_ids_though_each_is_another_one() -> None:
+    values = [gzip.compress(f"{number}".encode()) for number in range(60)]
+    assert (nameless("t", values).candidates, nameless("t", values).problem) == ([], "compressed values")
+    assert nameless("t", [f"order-{number}".encode() for number in range(60)]).candidates == ["$"]
