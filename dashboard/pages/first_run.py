@@ -29,7 +29,7 @@ def first_run(visit: Visit) -> Part:
     groups = [reading.group for reading in read_groups(visit.store, GroupFilters()).matching]
     return html.Div(
         [
-            alert("No pipeline yet", _known(groups, visit), "blue", "＋"),
+            alert("No pipeline yet", _known(groups, visit), "blue", "+"),
             *_steps(groups, visit.services.settings),
         ]
     )

@@ -20,7 +20,7 @@ from dashboard.pages.message.parts import message_part
 from dashboard.pages.messages.listing import before_of, filters_of, listing
 from dashboard.pages.messages.page import REFRESH_MS
 from dashboard.pages.notices import Failed
-from dashboard.pages.page import Control, Instead, Page, Panel, Visit
+from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit
 from dashboard.pages.shell import Shell, pipeline_nav
 from dashboard.queries.message import MessageRead, Where, read_message
 from dashboard.queries.problem_messages import ProblemMessages, read_problem_messages
@@ -104,8 +104,8 @@ def read(visit: Visit) -> ProblemMessages | None:
 
 
 def _listing(messages: ProblemMessages | None, visit: Visit) -> Part:
-    """Return the list; an empty box below a message that was asked for."""
-    return html.Div() if messages is None else listing(messages, visit.address, several=False)
+    """Return the list; nothing below a message that was asked for."""
+    return html.Span() if messages is None else listing(messages, visit.address, several=False)
 
 
 def _register_search(app: Dash, services: Services) -> None:
@@ -204,7 +204,7 @@ PAGE: Final = Page(
     frame=frame,
     notice=MessageId.NOTICE,
     read=read,
-    panels=(Panel(MessageId.LISTING, _listing),),
+    panels=(Panel(MessageId.LISTING, _listing, LIGHT),),
     refresh_ms=REFRESH_MS,
     controls=tuple(
         Control(id_, leads=_search, prop=prop, given=(MessageId.ASKED, MessageId.AROUND))

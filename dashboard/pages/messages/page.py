@@ -13,7 +13,7 @@ from dash import html
 from dashboard.pages.base import Part, live
 from dashboard.pages.first_run import first_run
 from dashboard.pages.messages.listing import before_of, filters_of, listing
-from dashboard.pages.page import Instead, Page, Panel, Visit
+from dashboard.pages.page import LIGHT, Instead, Page, Panel, Visit
 from dashboard.queries.problem_messages import ProblemMessages, read_problem_messages
 from dashboard.request import links
 from dashboard.request.links import Address
@@ -60,6 +60,6 @@ PAGE: Final = Page(
     frame=frame,
     notice=MessagesId.NOTICE,
     read=read,
-    panels=(Panel(MessagesId.CONTENT, lambda messages, visit: listing(messages, visit.address, several=True)),),
+    panels=(Panel(MessagesId.CONTENT, lambda messages, visit: listing(messages, visit.address, several=True), LIGHT),),
     refresh_ms=REFRESH_MS,
 )

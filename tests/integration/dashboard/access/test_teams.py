@@ -434,7 +434,7 @@ READERS: Final = {
         "window-matrix.children",
         "window-difference.children",
     ),
-    *("message-listing.children", "messages-content.children"),
+    *("message-listing-drawn.data", "messages-content-drawn.data"),
     *("message-found.children", "report-content.children", "alerts-content.children", "incident-content.children"),
     *(
         "health-sections-drawn.data",
