@@ -129,7 +129,8 @@ def _names(coverage: ClusterCoverage, visit: Visit) -> Printed | None:
     several = len({place.cluster for place in (*coverage.topics, *coverage.groups)}) > 1
     heads = ("Name", "Kind", *(["Cluster"] if several else []))
     cells = [(place.name, noun, *([place.cluster or "lagloss's own"] if several else [])) for noun, place in rows]
-    return element("section", [element("h2", "Named by no definition", className="section-title"), _table(heads, cells)])
+    title = element("h2", "Named by no definition", className="section-title")
+    return element("section", [title, _table(heads, cells)])
 
 
 def _table(heads: Sequence[str], rows: Sequence[tuple[Part, ...]]) -> Printed:
