@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +33,7 @@ class Storage:
     def __post_init__(self) -> None:
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         self.producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0})
-        self.cluster = TapCluster(self.bootstrap)
+        self.cluster = TapCluster("", self.bootstrap)
         self.create()
 
     def create(self) -> None:
@@ -66,8 +65,8 @@ class Storage:
 @pytest.fixture
 def storage(kafka_bootstrap: str) -> Iterator[Storage]:
     made = Storage(kafka_bootstrap)
-    with closing(made.cluster):
-        yield made
+    yield made
+    made.cluster.close(10)
     made.admin.delete_topics([made.topic])
 
 
