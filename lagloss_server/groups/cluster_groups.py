@@ -77,6 +77,11 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     topics: tuple[TopicLag, ...]
     named_by: tuple[NamedBy, ...]
 
+    def shown_to(self, pipelines: Collection[str]) -> ClusterGroup:
+        """Return it as who may see these pipelines sees it: without nodes of others."""
+        named_by = tuple(named for named in self.named_by if named.pipeline in pipelines)
+        return msgspec.structs.replace(self, named_by=named_by)
+
     @property
     def waits(self) -> bool:
         """Whether something is unread."""

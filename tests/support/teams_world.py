@@ -243,6 +243,8 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
             record(connection, [(pipeline, run)])
             named_by = [NamedBy(pipeline, "mid")]
             name = "plain-group" if pipeline == OURS else f"{word(pipeline)}-{pipeline}"
+            if pipeline == OURS:
+                named_by.append(NamedBy(HUSHED, f"{SECRET}-node"))
             keep_cluster_groups(connection, START_S * 1_000, [group(name, named_by)])
     with store.engine.begin() as connection:
         store_receiver(connection, RECEIVER)
