@@ -229,7 +229,10 @@ def test_a_storage_that_cannot_be_read_costs_no_group_its_lag(world: World) -> N
     world.named.append(NodeGroup("orders", "far", f"{world.name}.far", "", OffsetStorage("nowhere", "offsets")))
     world.send()
     world.commit(group, 0)
-    assert world.reading(group).lag == 1
+    world.watch.round(lambda _cluster: world.lags)
+    with world.store.engine.connect() as connection:
+        lags = {reading.group.group: reading.group.lag for reading in read_cluster_groups(connection)}
+    assert lags[group] == 1
     assert "offsets of connectors in" in (world.lags.trouble or "")
 
 
