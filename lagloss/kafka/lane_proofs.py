@@ -106,8 +106,8 @@ class LaneProofs:
         self.held: set[Key] = set()
         """Partitions that the consumer holds, on its own thread."""
         self._taken: dict[Key, tuple[int, int]] = {}
-        self._starts: dict[Key, int] = {}
-        """The first offset of each partition that this consumer holds, if it is known."""
+        self._starts: dict[Key, int | None] = {}
+        """The first offset of each partition that this consumer holds; None if it is unknown."""
         self._skipped_from: dict[Key, int] = {}
         self._changes: deque[tuple[Key, Lane | None]] = deque()
         self._lanes: dict[Key, Lane] = {}
@@ -149,9 +149,7 @@ class LaneProofs:
     def hold(self, key: Key, start: int | None, *, is_new: bool = False, is_inferred: bool = False) -> None:
         """Add a partition, which this consumer holds from now on; `start` is its first offset, if known."""
         self._changes.append((key, Lane(time.monotonic(), start, is_new=is_new, is_inferred=is_inferred)))
-        self._starts.pop(key, None)
-        if start is not None:
-            self._starts[key] = start
+        self._starts[key] = start
         self.held.add(key)
 
     def release(self, keys: Iterable[Key]) -> None:

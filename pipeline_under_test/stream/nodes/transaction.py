@@ -160,7 +160,7 @@ class TransactionalLoop(Worker):
         )
         for outbound in self._sent:
             self._report_sent(outbound)
-        self._end_work(moved)
+        _end_work(self._undone, moved)
 
     def _apply_delays(self, jobs: Sequence[Job]) -> None:
         """Wait out the delays of faults before the transaction's time begins to run. A delayed event delays its
@@ -198,9 +198,7 @@ class TransactionalLoop(Worker):
         with contextlib.suppress(KafkaException):  # the next turn asks again
             committed = self._consumer.committed(gone, COMMITTED_TIMEOUT_S)
             before = {_key(place): place.offset for place in committed if place.error is None}
-            for partition, offset in list(self._handed_over):
-                if offset < before.get(partition, 0):
-                    self._handed_over.pop((partition, offset)).done()
+            _end_work(self._handed_over, before)
 
     def _go_back(self) -> None:
         """To what is committed, with all partitions."""
@@ -232,12 +230,6 @@ class TransactionalLoop(Worker):
     def _finish_nameless(self, record: Message) -> None:
         self._batch[place_of(record)].done()
 
-    def _end_work(self, before: Mapping[Partition, int]) -> None:
-        """End the work of records before these offsets in these partitions."""
-        for partition, offset in list(self._undone):
-            if offset < before.get(partition, 0):
-                self._undone.pop((partition, offset)).done()
-
     def _on_assign(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._is_assigned = True
 
@@ -246,6 +238,13 @@ class TransactionalLoop(Worker):
         self._tracker.drop(gone)
         self._read = [record for record in self._read if (record.topic(), record.partition()) not in gone]
         self._handed_over |= {key: self._undone.pop(key) for key in list(self._undone) if key[0] in gone}
+
+
+def _end_work(work: dict[tuple[Partition, int], Processing], before: Mapping[Partition, int]) -> None:
+    """End the work of records before these offsets in these partitions."""
+    for partition, offset in list(work):
+        if offset < before.get(partition, 0):
+            work.pop((partition, offset)).done()
 
 
 def _key(place: TopicPartition) -> Partition:
