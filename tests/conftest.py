@@ -30,6 +30,7 @@ from lagloss_server.ops.spark_session import start_session
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
 from tests.programs import SKIPPED
+from tests.support.kafka_log import PATIENCE
 from tests.support.spark_archive import archive_options
 
 # How long an example takes says more about the machine's other work than about the code.
@@ -65,7 +66,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "browser" in getattr(item, "fixturenames", ()) and item.path.name != QUICK_IN_A_BROWSER:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None:
-            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.timeout(600 * PATIENCE))
+        elif item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(180 * PATIENCE))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -22,11 +22,12 @@ from aggregator.set_aside import SetAside
 from lagloss_server.base.settings import Settings
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.store import Store
-from tests.support.kafka_log import pause_s
+from tests.support.kafka_log import PATIENCE, pause_s
 
 
 def wait_until(true: Callable[[], Any], timeout_s: float = 60, what: str = "") -> Any:
-    """Waits for a condition and returns what it returned; an AssertionError after `timeout_s`."""
+    """Wait for a condition and return what it returned; an AssertionError after `timeout_s`, in CI after twice that."""
+    timeout_s *= PATIENCE
     began = time.monotonic()
     while True:
         found = true()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.wire.format import BeaconBlock, EmitterReport, OffsetRange, Tally, decode_block, decode_report
+
+PATIENCE = float(os.environ.get("LAGLOSS_PATIENCE") or 1)
+"""How many times as long as on a developer's machine tests wait: `.ci/run` says 2, since its machine may be slow."""
 
 
 @dataclass(frozen=True)
