@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 # The first Python that is new enough; if none is, the check in `setup` says what to do.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; exit; }; done; echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -81,6 +81,10 @@ test-tools: $(VENV)/.project ## install what some tests need: system packages (a
 unit: $(VENV)/.development ## run the tests that need no server (one to two minutes)
 	@$(BIN)/python -m pytest -q -m "not servers" $(PROCESSES)
 
+.PHONY: pythons
+pythons: $(VENV)/.development ## run the unit tests on each Python from 3.11 to 3.14 of this machine; TESTS=tests/unit/lagloss selects some
+	@$(BIN)/python -P -m tests.support.pythons $(TESTS)
+
 .PHONY: lint
 lint: $(VENV)/.development ## check format, lint, types and layers
 	@$(BIN)/ruff format --check .
@@ -115,16 +119,25 @@ lock: $(VENV)/.development ## regenerate the lock files from pyproject.toml and 
 	@$(BIN)/python -m lagloss_server.ops.jars --lock
 
 .PHONY: wheels
-wheels: $(VENV)/.project ## build the wheels lagloss and lagloss-server into dist/
+wheels: $(VENV)/.build ## build the wheels lagloss and lagloss-server into dist/
 	@for name in lagloss lagloss-server; do \
 		(cd packaging/$$name && '$(CURDIR)/$(BIN)/hatchling' build --target wheel --directory '$(CURDIR)/dist'); done
 
+# The first that works: a docker without its daemon does not.
+BUILDER ?= $(shell docker info >/dev/null 2>&1 && echo docker || for name in podman buildah; do \
+	command -v $$name >/dev/null && { echo $$name; break; }; done)
+
 .PHONY: images
-images: ## build the release images with docker: BASE=python:3.11-slim-bookworm@sha256:…, IMAGE=registry.example.com/lagloss
+images: ## build the release images with docker, podman or buildah: BASE=python:3.11-slim-bookworm@sha256:…, IMAGE=registry.example.com/lagloss
 	@[[ '$(BASE)' == ?*@sha256:* ]] || { echo "images: expected BASE=NAME:TAG@sha256:…, since a tag may be moved; found" \
 		"'$(BASE)'. 'docker buildx imagetools inspect NAME:TAG' shows the digest" >&2; exit 2; }
-	docker build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target services -t '$(IMAGE):$(VERSION)' .
-	docker build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target aggregator -t '$(IMAGE)-aggregator:$(VERSION)' .
+	@[[ -n '$(BUILDER)' ]] || { echo "images: expected docker with its daemon, podman or buildah; found none of them" >&2; exit 3; }
+	$(BUILDER) build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target services -t '$(IMAGE):$(VERSION)' .
+	$(BUILDER) build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target aggregator -t '$(IMAGE)-aggregator:$(VERSION)' .
+
+.PHONY: test-images
+test-images: setup ## build the images, run docker-compose.yml, kill a broker and PostgreSQL in it (about 15 minutes; docker, or podman as root)
+	@$(BIN)/python -m pytest tests/images/composed.py
 
 .PHONY: sbom
 sbom: setup ## write bills of materials (CycloneDX) of the wheels and images into dist/
@@ -146,7 +159,7 @@ clean-all: clean ## also remove .venv, .jars and .tools
 # The stamps lie inside what they speak of: who deletes the folder deletes the stamp. Each is written last, so an
 # interrupted step is done again; pip and lagloss_server.ops.jars keep what they have fetched already.
 
-$(VENV)/.packages: requirements-build.txt requirements.txt
+$(VENV)/.build: requirements-build.txt
 	@$(PYTHON) -I lagloss_server/ops/machine.py .
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		echo "set-up: making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
@@ -154,8 +167,11 @@ $(VENV)/.packages: requirements-build.txt requirements.txt
 	@$(PIP) download --quiet --retries 1 --timeout 20 --no-deps --dest $(SCRATCH) editables 2>/dev/null || { \
 		echo "set-up: pip cannot fetch packages; '$(BIN)/python -m pip download editables' shows why. Check the network" \
 		"(pip takes a proxy from HTTPS_PROXY, a mirror from PIP_INDEX_URL), then run the same command again" >&2; exit 3; }
-	@echo "set-up: installing Python packages (about 690 MB with Spark, some minutes the first time)"
 	@$(call install,requirements-build.txt)
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.build requirements.txt
+	@echo "set-up: installing Python packages (about 690 MB with Spark, some minutes the first time)"
 	@$(call install,requirements.txt)
 	@touch $@
 

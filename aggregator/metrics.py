@@ -22,7 +22,7 @@ from lagloss_server.groups.velocity import Status
 from lagloss_server.model.window import Window
 from lagloss_server.net.exposition import SetAsideCounts, registry_of
 
-_GROUP: Final = NodeGroup._fields
+_GROUP: Final = NodeGroup._fields[:4]  # without where offsets are stored
 _PARTITION: Final = (*_GROUP, "topic", "partition")
 _STATUS_NUMBERS: Final[dict[Status, int]] = {
     "ok": 0,
@@ -90,15 +90,15 @@ class _ConsumerLags(Collector):
             for lag in self.newest:
                 value = value_of(lag)
                 if value is not None:
-                    gauge.add_metric((*lag.group, lag.topic, str(lag.partition)), value)
+                    gauge.add_metric((*lag.group[:4], lag.topic, str(lag.partition)), value)
             yield gauge
         members = GaugeMetricFamily("lagloss_consumer_group_members", "Consumers in a node's group", labels=_GROUP)
         state = GaugeMetricFamily(
             "lagloss_consumer_group_state", "1 for the current state of the group", labels=(*_GROUP, "state")
         )
         for group, lags in self.groups.items():
-            members.add_metric(group, lags.members)
-            state.add_metric((*group, lags.state), 1)
+            members.add_metric(group[:4], lags.members)
+            state.add_metric((*group[:4], lags.state), 1)
         yield from (members, state)
 
 
@@ -220,7 +220,7 @@ class AggregatorMetrics:
         self._consumer_lags.newest, self._consumer_lags.groups = newest, groups or {}
         for lag in newest:
             if lag.progress is not None:
-                deleted = self._deleted_unread.labels(*lag.group, lag.topic, str(lag.partition))
+                deleted = self._deleted_unread.labels(*lag.group[:4], lag.topic, str(lag.partition))
                 deleted.inc(lag.progress.deleted_since)
 
     def waiting(self, trouble: Callable[[], Outage | None]) -> None:

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 from lagloss_server.groups.cluster_groups import Basis
 from lagloss_server.groups.retention import RetentionLimits
 from lagloss_server.groups.velocity import UNKNOWN_VELOCITY, Status, Velocity
+from lagloss_server.model.taps import OffsetStorage
 
 QUEUES: Final = "sqs:"
 """The cluster of a group that is a queue of SQS, by its URL. No cluster that a definition names is called so."""
@@ -16,12 +17,13 @@ QUEUES: Final = "sqs:"
 class NodeGroup(NamedTuple):
     """A node of a pipeline, the consumer group that its definition names, and the Kafka cluster of that, empty for the
     one of lagloss's own topics; or the URL of its queue, of the cluster `QUEUES`. Pipeline and node are empty for a
-    group that no definition names."""
+    group that no definition names. `offsets`: it is a source connector, whose offsets are stored there."""
 
     pipeline: str
     node: str
     group: str
     cluster: str = ""
+    offsets: OffsetStorage | None = None
 
 
 @dataclass(frozen=True, slots=True)

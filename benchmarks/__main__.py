@@ -10,8 +10,10 @@ from typing import Final
 from benchmarks import (
     blame,
     closing,
+    discovery,
     extraction,
     groups,
+    idle,
     importing,
     intake,
     live,
@@ -42,6 +44,7 @@ ALL: Final[dict[str, Callable[[], Sequence[Figure] | None]]] = {
     "span": span.run,
     "extraction": extraction.run,
     "groups": groups.run,
+    "discovery": discovery.run,
     "taps": taps.run,
     "many-taps": many_taps.run,
     "intake": intake.run,
@@ -53,6 +56,7 @@ ALL: Final[dict[str, Callable[[], Sequence[Figure] | None]]] = {
     "panels": panels.run,
     "year": year.run,
     "blame": blame.run,
+    "idle_memory": idle.run,
 }
 
 

@@ -24,8 +24,9 @@ from lagloss_server.groups.cluster_groups import read_cluster_groups
 from lagloss_server.store.partitions import make_days_ahead
 
 GROUPS: Final = 2_000
-TOPICS: Final = 100
-PARTITIONS: Final = 100
+"""Each reads one topic, two read the same."""
+TOPICS: Final = 1_000
+PARTITIONS: Final = 10
 """Of a topic."""
 ROUNDS: Final = 5
 AT_ONCE: Final = 200
@@ -110,8 +111,8 @@ class Traffic:
     def _commit(self, groups: Collection[int]) -> None:
         futures = []
         for number in groups:
-            keys = self._keys[number % GROUPS :: GROUPS]
-            places = [TopicPartition(*key, self._offset) for key in keys]
+            topic = f"topic-{number % TOPICS}"
+            places = [TopicPartition(topic, partition, self._offset) for partition in range(PARTITIONS)]
             (future,) = self._admin.alter_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(f"group-{number:04}", places)]
             ).values()

@@ -29,6 +29,7 @@ from lagloss import __version__
 from lagloss_server.ops import jars
 
 CHECKOUT: Final = Path(__file__).parent.parent
+UNUSED: Final = CHECKOUT / "deploy" / "unused.txt"
 SCRIPTS: Final = {"plotly.js-basic-dist-min": "4.1.1", "regenerator-runtime": "0.14.1"}
 _PIN: Final = re.compile(r"^([\w.-]+)==([^ ;\\\n]+)", re.MULTILINE)
 _JAR: Final = re.compile(r"(.+?)-(\d[^-]*(?:-.+)?)")
@@ -123,8 +124,11 @@ def locked_jars() -> Iterator[Component]:
 
 
 def spark_jars() -> Iterator[Component]:
-    """Yield the jars inside pyspark; those that name no group of Maven's have no package URL."""
-    for path in sorted((jars.require_spark() / "jars").glob("*.jar")):
+    """Yield the jars inside pyspark that images keep; those that name no group of Maven's have no package URL."""
+    home = jars.require_spark()
+    patterns = [line for line in UNUSED.read_text().splitlines() if line.startswith("pyspark/jars/")]
+    unused = {path for pattern in patterns for path in home.parent.glob(pattern)}
+    for path in sorted(set((home / "jars").glob("*.jar")) - unused):
         group, name, version = _coordinates(path)
         yield _jar(group, name, version, jars.sha256_of(path))
 

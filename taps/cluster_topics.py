@@ -9,18 +9,37 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_END,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import BrokerRefusals, kafka_error, needs
+from lagloss.broker.partition_bounds import Key
 from taps.plan import Look, PartitionLog
 
 TURN_S: Final = 1.0
 """Between two looks at topics that have no more records."""
 TIMEOUT_S: Final = 10.0
+ENDS_TIMEOUT_S: Final = 3.0
+"""Shorter: a partition without a leader keeps the answer for the others back for so long."""
 WANTED_S: Final = 5.0
 """How long a topic is looked at after a tap has asked for it: taps that wait out an outage ask less often."""
+
+WATCHING: Final = {
+    "client.id": "lagloss-taps",
+    "log_level": 0,
+    "group.id": "lagloss-taps",  # the client wants one
+    "isolation.level": "read_uncommitted",
+}
+"""Properties of the client that asks for ends."""
 
 _Found = TypeVar("_Found")
 
@@ -49,6 +68,20 @@ class SharedLook:
     asked_at: float
 
 
+class TopicEnds(NamedTuple):
+    """The ends of partitions between `at_ms`, when the brokers were asked (monotonic s: `asked_at`), and `by_ms`, when
+    they had answered."""
+
+    at_ms: int
+    by_ms: int
+    asked_at: float
+    offsets: Mapping[Key, int]
+
+    def show(self, topic: str, look: Look) -> bool:
+        """Return whether each partition of a topic ends where it did at a look."""
+        return all(self.offsets.get((topic, partition)) == log.end for partition, log in look.logs.items())
+
+
 @dataclass(frozen=True, slots=True)
 class _Failed:
     """A look that failed, until monotonic s `ended_at`."""
@@ -67,6 +100,8 @@ class ClusterTopics:
         self._refusals = BrokerRefusals()
         config = {"client.id": "lagloss-taps", "socket.timeout.ms": int(TIMEOUT_S * 1_000), "log_level": 0}
         self._admin = AdminClient(KafkaConnection.of(cluster).client({**config, "error_cb": self._refusals.take}))
+        self._cluster = cluster
+        self._watching: Consumer | None = None
         self._known: dict[str, int] = {}
         self._asking = threading.Lock()
         self._wanted: dict[str, tuple[float, Collection[int] | None]] = {}
@@ -88,6 +123,36 @@ class ClusterTopics:
         if isinstance(result, _Failed):
             raise KafkaException(result.error)
         return result
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Look at all partitions of these topics, too, at the next looks."""
+        with self._asking:
+            self._wanted |= dict.fromkeys(topics, (time.monotonic(), None))
+
+    def rest(self, topic: str) -> None:
+        """Look at this topic no more, until it is asked for again."""
+        with self._asking:
+            self._wanted.pop(topic, None)
+
+    def ends(self, places: Collection[Key]) -> TopicEnds:
+        """Return the ends of partitions, those that their leaders have said; it costs much less than looks. Used by one
+        thread."""
+        if self._watching is None:
+            self._watching = Consumer(KafkaConnection.of(self._cluster).client(WATCHING))
+        requests = [TopicPartition(*place, OFFSET_END) for place in places]
+        at_ms, asked_at = time.time_ns() // 1_000_000, time.monotonic()
+        answers = self._watching.offsets_for_times(requests, timeout=ENDS_TIMEOUT_S) if requests else []
+        offsets = {
+            (answer.topic, answer.partition): answer.offset
+            for answer in answers
+            if answer.error is None and answer.offset >= 0
+        }
+        return TopicEnds(at_ms, time.time_ns() // 1_000_000, asked_at, offsets)
+
+    def close(self) -> None:
+        """Close what `ends` has opened."""
+        if self._watching is not None:
+            self._watching.close()
 
     def describe(self, topic: str) -> TopicIs:
         """Return a topic's id and partitions."""

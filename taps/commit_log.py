@@ -6,30 +6,33 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from math import nextafter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
 from lagloss.broker.connection import Cluster
 from lagloss.broker.errors import NOT_ALLOWED, kafka_error
+from lagloss.broker.partition_bounds import Key
 from lagloss_server.groups.consumer_groups import ConsumerGroups
-from taps.cluster_topics import ClusterTopics, SharedLook
+from taps.cluster_topics import TURN_S, WANTED_S, ClusterTopics, SharedLook, TopicEnds
+from taps.consumers import SharedConsumers
 from taps.plan import STANDING_MS, Look, Looks, Mark, OffsetSpan
 from taps.planner import NewCommits
 from taps.topic_reader import TopicReader
 
+T = TypeVar("T")
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 MAX_RECORDS: Final = 200_000
-"""Records of the log of commits that are read in one turn."""
+"""Records of a partition of the log of commits that are read in one turn."""
 MAX_KEPT: Final = 1_000
-"""Commits of a partition that were read in earlier turns, for taps that have yet to take them."""
+"""Records of a partition that were read in earlier turns, for taps that have yet to take them."""
 FORGET_S: Final = 60.0
-"""After which a partition that no group's tap asks for is read no more."""
+"""After which a partition that no tap asks for is read no more."""
 LOOK_AGAIN_S: Final = 60.0
 """Between two tries to read the log of commits where they are polled."""
 
@@ -44,115 +47,174 @@ class Commit(NamedTuple):
     at_ms: int
 
 
-class LoggedCommit(NamedTuple):
-    """A commit and its offset in the log."""
+class LoggedRecord(NamedTuple, Generic[T]):
+    """What a record of the log says, and its place in the log. `at_ms`: when the log had it (epoch ms), by the broker's
+    clock or by the look that showed it first; `stamped_ms`: its own timestamp."""
 
-    at: int
-    commit: Commit
+    log_partition: int
+    log_offset: int
+    at_ms: int
+    stamped_ms: int
+    value: T
 
 
-class LogRead(NamedTuple):
-    """Commits of all groups in a partition of the log, up to the offset `reached`. `look`: by which they were read."""
+class LogRead(NamedTuple, Generic[T]):
+    """Records of partitions of the log, each up to the offset `reached`. `look`: by which they were read."""
 
     look: SharedLook
-    reached: int
-    commits: Sequence[Commit]
+    reached: Mapping[int, int]
+    records: Sequence[LoggedRecord[T]]
 
 
 class CommitReader(Protocol):
-    """Commits of one group in one topic."""
+    """Commits of one reader in one topic."""
 
     @property
     def kind(self) -> str:
-        """Return `log` or `polled`; empty while that is not known."""
+        """Return `log`, `polled` or `connect`; empty while that is not known."""
 
-    def read(self, position: int, since_ms: int) -> NewCommits:
-        """Return the commits after this position of the log; of -1, those since a time, and the newest before it."""
+    @property
+    def partition(self) -> int | None:
+        """Return the partition of the log of groups that has them; None if they are not read there."""
 
-    def close(self) -> None:
-        """Close its connections."""
+    @property
+    def is_level(self) -> bool:
+        """Return whether there are no new commits, as far as this process has read that log; False if they are not
+        read there."""
+
+    def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
+        """Return the commits after these positions of the log, by its partition; where there are none, those since a
+        time, and the newest before it."""
 
 
-class _Recent:
-    """The newest commits of a partition of the log: those in [start, end), with their offsets in the log."""
+class _Recent(Generic[T]):
+    """The newest records of a partition of the log: those in [start, end)."""
 
     def __init__(self, start: int) -> None:
         self.start = self.end = start
         self.used_at = time.monotonic()
-        self._commits: deque[LoggedCommit] = deque()
+        self._records: deque[LoggedRecord[T]] = deque()
 
-    def add(self, end: int, commits: Iterable[LoggedCommit]) -> None:
-        """Add the commits up to `end`, and forget all but the newest of those before."""
-        while len(self._commits) > MAX_KEPT:
-            self.start = self._commits.popleft().at + 1
-        self._commits.extend(commits)
+    def add(self, end: int, records: Iterable[LoggedRecord[T]]) -> None:
+        """Add the records up to `end`, and forget all but the newest of those before."""
+        while len(self._records) > MAX_KEPT:
+            self.start = self._records.popleft().log_offset + 1
+        self._records.extend(records)
         self.end = end
 
-    def since(self, position: int) -> Iterator[Commit]:
-        """Return the commits from an offset on."""
-        newest_first = takewhile(lambda logged: logged.at >= position, reversed(self._commits))
-        return (logged.commit for logged in reversed(list(newest_first)))
+    def since(self, position: int) -> Iterator[LoggedRecord[T]]:
+        """Return the records from an offset on."""
+        newest_first = takewhile(lambda logged: logged.log_offset >= position, reversed(self._records))
+        return reversed(list(newest_first))
 
 
-class CommitLog:
-    """The log of commits of a cluster, read once for all groups of a process. Threads may share it.
+class CommitLog(Generic[T]):
+    """A log of commits, read once for all readers of a process. Threads may share it.
+
+    Args:
+        parse: returns what the key and value of a record say; None if nothing.
 
     Raises:
         KafkaException: when the brokers do not answer, or do not let the log be read (see `is_unreadable`).
     """
 
-    def __init__(self, cluster: Cluster, topics: ClusterTopics) -> None:
-        self._cluster, self._topics = cluster, topics
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: ClusterTopics,
+        topic: str,
+        parse: Callable[[bytes | None, bytes | None], T | None],
+        consumers: SharedConsumers | None = None,
+        peeks: SharedConsumers | None = None,
+    ) -> None:
+        self.topic = topic
+        self._topics, self._parse = topics, parse
         self._using = threading.Lock()
-        self._reader: TopicReader | None = None
-        self._recent: dict[int, _Recent] = {}
+        self._reader = TopicReader(cluster, topic, topics, consumers, peeks)
+        self._recent: dict[int, _Recent[T]] = {}
 
-    def partition_of(self, group: str) -> int:
-        """Return the partition that has a group's commits."""
-        return partition_of_group(group, len(self._topics.describe(OFFSETS_TOPIC).partitions))
+    @classmethod
+    def of_groups(
+        cls,
+        cluster: Cluster,
+        topics: ClusterTopics,
+        consumers: SharedConsumers | None = None,
+        peeks: SharedConsumers | None = None,
+    ) -> CommitLog[Commit]:
+        """Return the log in which the brokers keep the commits of all groups."""
+        return CommitLog(cluster, topics, OFFSETS_TOPIC, parse_commit, consumers, peeks)
+
+    def partitions(self) -> tuple[int, ...]:
+        """Return the partitions of the log."""
+        partitions = self._topics.describe(self.topic).partitions
+        with self._using:  # of a log that was created anew with fewer, no broker knows the others
+            self._recent = {number: recent for number, recent in self._recent.items() if number in partitions}
+        return partitions
 
     def starts_at(self, moment_ms: int, partition: int) -> int:
         """Return the offset of the first record whose timestamp is at or after a moment."""
-        return self._topics.starts_at(OFFSETS_TOPIC, moment_ms, [partition])[partition]
+        return self._topics.starts_at(self.topic, moment_ms, [partition])[partition]
 
-    def read(self, partition: int, position: int, after: float) -> LogRead:
-        """Return the commits of all groups in a partition, from `position` to its end, or to `MAX_RECORDS` further.
+    def read(self, positions: Mapping[int, int], after: float) -> LogRead[T]:
+        """Return what the records of these partitions say, from their positions to their ends, or to `MAX_RECORDS`
+        further.
 
         Args:
-            after: monotonic s; its end is asked later than that.
+            after: monotonic s; ends are asked later than that.
 
         Raises:
-            KafkaException: the broker does not respond, or the partition has no leader.
+            KafkaException: the broker does not respond, or a partition has no leader.
         """
         with self._using:
             now = time.monotonic()
             self._recent = {
                 number: recent for number, recent in self._recent.items() if now - recent.used_at < FORGET_S
             }
-            recent = self._recent.setdefault(partition, _Recent(position))
-            recent.used_at = now
-            shared = self._topics.newest(OFFSETS_TOPIC, after, sorted(self._recent))
-            log = shared.look.logs.get(partition)
-            if log is None:
+            for partition, position in positions.items():
+                self._recent.setdefault(partition, _Recent(position)).used_at = now
+            shared = self._topics.newest(self.topic, after, sorted(self._recent))
+            logs = shared.look.logs
+            if not positions.keys() <= logs.keys():
                 raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
-            if recent.end < log.stable_end:
+            for partition in positions:
+                if self._recent[partition].end > logs[partition].end:  # the log was cut short, or created anew
+                    self._recent[partition] = _Recent(logs[partition].end)
+            if any(self._recent[partition].end < logs[partition].stable_end for partition in positions):
                 self._go_on(shared.look)
-            position = max(position, log.start)
-            if recent.start <= position <= recent.end:
-                return LogRead(shared, recent.end, list(recent.since(position)))
-            # A tap that was away for long, or is ahead of one that was: by itself, until it is level with the others.
-            end = max(position, min(log.stable_end, position + MAX_RECORDS))
-            commits = self._parsed([OffsetSpan(partition, position, end)]) if end > position else {}
-            return LogRead(shared, end, [logged.commit for logged in commits.get(partition, ())])
+            reached: dict[int, int] = {}
+            records: list[LoggedRecord[T]] = []
+            alone = []
+            for partition, position in positions.items():
+                recent, start = self._recent[partition], max(position, logs[partition].start)
+                if recent.start <= start <= recent.end:
+                    reached[partition] = recent.end
+                    records += recent.since(start)
+                    continue
+                # A tap that was away for long, or is ahead of one that was: by itself, until it is level with others.
+                reached[partition] = max(start, min(logs[partition].stable_end, start + MAX_RECORDS))
+                if reached[partition] > start:
+                    alone.append(OffsetSpan(partition, start, reached[partition]))
+            for parsed in self._parsed(alone, shared.look).values() if alone else ():
+                records += parsed
+            return LogRead(shared, reached, records)
+
+    def read_on(self, partitions: Collection[int], ends: TopicEnds) -> None:
+        """Read the partitions that groups use on, unless these end where they were read to."""
+        with self._using:
+            if any(ends.offsets.get((self.topic, at)) != self.end_of(at) for at in partitions):
+                self._go_on(self._topics.newest(self.topic, ends.asked_at, sorted(self._recent)).look)
+
+    def end_of(self, partition: int) -> int | None:
+        """Return the offset up to which a partition was read; None if it is not read at present."""
+        recent = self._recent.get(partition)
+        return None if recent is None else recent.end
 
     def close(self) -> None:
         with self._using:
-            reader, self._reader = self._reader, None
-            if reader is not None:
-                reader.close()
+            self._reader.close()
 
     def _go_on(self, look: Look) -> None:
-        """Read all partitions that groups use on to their ends."""
+        """Read all partitions that are used on to their ends."""
         spans = []
         for partition, recent in self._recent.items():
             if partition not in look.logs:
@@ -160,29 +222,111 @@ class CommitLog:
             start = max(recent.end, look.logs[partition].start)
             if start < look.logs[partition].stable_end:
                 spans.append(OffsetSpan(partition, start, min(look.logs[partition].stable_end, start + MAX_RECORDS)))
-        commits = self._parsed(spans)
+        records = self._parsed(spans, look) if spans else {}
         for span in spans:
-            self._recent[span.partition].add(span.end, commits[span.partition])
+            self._recent[span.partition].add(span.end, records[span.partition])
 
-    def _parsed(self, spans: Sequence[OffsetSpan]) -> dict[int, list[LoggedCommit]]:
-        """Return the commits of spans by partition; of those that were compacted away, a later one stays."""
-        if self._reader is None:
-            self._reader = TopicReader(self._cluster, OFFSETS_TOPIC, self._topics)
+    def _parsed(self, spans: Sequence[OffsetSpan], look: Look) -> dict[int, list[LoggedRecord[T]]]:
+        """Return what the records of spans say, by partition; of those that were compacted away, a later one stays."""
         try:
             records = self._reader.read(spans)
         except KafkaException:
-            self._reader.close()  # with what it has heard of other partitions
-            self._reader = None
+            self._reader.close()  # with what it has heard of other partitions: the next read begins anew
             raise
-        commits_by_partition = {}
-        for partition, read in records.items():
-            commits = map(parse_commit, read.records.keys, read.records.values)
-            commits_by_partition[partition] = [
-                LoggedCommit(offset, commit)
-                for offset, commit in zip(read.offsets.tolist(), commits, strict=True)
-                if commit is not None
+        by_ms = max(look.at_ms, look.by_ms)
+        return {
+            partition: [
+                LoggedRecord(partition, offset, stamped_ms if is_append_time else by_ms, stamped_ms, value)
+                for offset, stamped_ms, is_append_time, value in zip(
+                    read.offsets.tolist(),
+                    read.records.timestamp_ms.tolist(),
+                    read.is_append_time.tolist(),
+                    map(self._parse, read.records.keys, read.records.values),
+                    strict=True,
+                )
+                if value is not None
             ]
-        return commits_by_partition
+            for partition, read in records.items()
+        }
+
+
+class LogCursor(Generic[T]):
+    """One reader's way through a log. Used by one thread."""
+
+    def __init__(self, log: CommitLog[T]) -> None:
+        self._log = log
+        self._looks = Looks()
+        self.looked_at = 0.0
+        """Monotonic s: the newest look was asked no earlier."""
+
+    def read(self, positions: Mapping[int, int]) -> tuple[LogRead[T], int | None]:
+        """Return the records after these positions, and the time (epoch ms) before which none is missing; None if that
+        is not known yet."""
+        read = self._log.read(positions, self.looked_at)
+        self.looked_at = read.look.asked_at
+        look = read.look.look
+        self._looks.add(look.at_ms, {partition: look.logs[partition].end for partition in positions})
+        return read, self._looks.passed(read.reached)
+
+
+class Polled(NamedTuple):
+    """Committed offsets of a group in a topic, by partition. `at_ms`, `asked_at`: epoch ms and monotonic s before the
+    coordinator was asked."""
+
+    at_ms: int
+    asked_at: float
+    marks: Mapping[int, Mark]
+
+
+class PolledGroups:
+    """Committed offsets of a cluster's groups, asked once a turn for all taps. Threads may share it.
+
+    Raises:
+        KafkaException: a coordinator does not answer, or refuses.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._groups = ConsumerGroups(cluster, "lagloss-taps")
+        self._asking = threading.Lock()
+        self._wanted: dict[str, float] = {}
+        self._polled: dict[str, tuple[int, float, Mapping[Key, int]]] = {}
+        self._all_asked_at = 0.0
+
+    def newest(self, group: str, topic: str, after: float) -> Polled:
+        """Return what a group has committed in a topic, asked after monotonic s `after` and at most `TURN_S` ago."""
+        with self._asking:
+            now = self._wanted[group] = time.monotonic()
+            asked_at = self._polled[group][1] if group in self._polled else 0.0
+            if asked_at <= after or now - asked_at > TURN_S:
+                self._ask(group, now)
+            at_ms, asked_at, offsets = self._polled[group]
+        marks = {partition: Mark(offset, at_ms) for (name, partition), offset in offsets.items() if name == topic}
+        return Polled(at_ms, asked_at, marks)
+
+    def standing(self, group: str, topic: str) -> Mapping[int, Mark]:
+        """Return what a group has committed in a topic, by partition."""
+        at_ms = time.time_ns() // 1_000_000
+        offsets = self._groups.committed([group]).get(group, {})
+        return {partition: Mark(offset, at_ms) for (name, partition), offset in offsets.items() if name == topic}
+
+    def close(self) -> None:
+        self._groups.close()
+
+    def _ask(self, group: str, now: float) -> None:
+        """Ask for all groups of late, once a turn; for this one alone otherwise, or if that fails, since the reason may
+        lie with another."""
+        if now - self._all_asked_at > TURN_S:
+            self._all_asked_at = now
+            self._wanted = {name: at for name, at in self._wanted.items() if now - at < WANTED_S}
+            with suppress(KafkaException):
+                self._polled = self._ask_for(self._wanted)
+                return
+        self._polled |= self._ask_for([group])
+
+    def _ask_for(self, groups: Collection[str]) -> dict[str, tuple[int, float, Mapping[Key, int]]]:
+        at_ms, asked_at = time.time_ns() // 1_000_000, time.monotonic()
+        committed = self._groups.committed(groups)
+        return {group: (at_ms, asked_at, committed.get(group, {})) for group in groups}
 
 
 class LoggedCommits:
@@ -190,31 +334,34 @@ class LoggedCommits:
 
     kind = "log"
 
-    def __init__(self, log: CommitLog, cluster: Cluster, group: str, topic: str) -> None:
-        self._log, self._cluster, self._group, self._topic = log, cluster, group, topic
-        self._partition = log.partition_of(group)
-        self._looks = Looks()
-        self._looked_at = 0.0
+    def __init__(self, log: CommitLog[Commit], groups: PolledGroups, group: str, topic: str) -> None:
+        self._log, self._groups, self._group, self._topic = log, groups, group, topic
+        self.partition = partition_of_group(group, len(log.partitions()))
+        self._cursor = LogCursor(log)
+        self._reached = -1
 
-    def read(self, position: int, since_ms: int) -> NewCommits:
-        if position < 0:
+    @property
+    def is_level(self) -> bool:
+        """Whether this process has read no commits since those that were returned."""
+        return self._log.end_of(self.partition) == self._reached
+
+    def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
+        if not positions:
             return self._begin(since_ms)
-        commits = self._log.read(self._partition, position, self._looked_at)
-        self._looked_at = commits.look.asked_at
-        self._looks.add(commits.look.look.at_ms, {self._partition: commits.look.look.logs[self._partition].end})
+        read, passed_ms = self._cursor.read(positions)
+        self._reached = read.reached[self.partition]
         marks: dict[int, list[Mark]] = {}
-        for commit in commits.commits:
+        for logged in read.records:
+            commit = logged.value
             if commit.group == self._group and commit.topic == self._topic:
                 marks.setdefault(commit.partition, []).append(Mark(commit.offset, commit.at_ms))
-        passed_ms = self._looks.passed({self._partition: commits.reached})
-        return NewCommits(passed_ms, commits.reached, marks, topic_after=nextafter(self._looked_at, 0))
+        return NewCommits(passed_ms, read.reached, marks, topic_after=nextafter(self._cursor.looked_at, 0))
 
     def _begin(self, since_ms: int) -> NewCommits:
         """Return the commits since a time, and of partitions without any the one that stands, which is older."""
-        with closing(ConsumerGroups(self._cluster, "lagloss-taps")) as groups:
-            standing = _newest(groups, self._group, self._topic)
-        self._looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
-        commits = self.read(self._log.starts_at(since_ms, self._partition), since_ms)
+        standing = self._groups.standing(self._group, self._topic)
+        self._cursor.looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
+        commits = self.read({self.partition: self._log.starts_at(since_ms, self.partition)}, since_ms)
         marks = {partition: list(some) for partition, some in commits.marks.items()}
         while commits.at_ms is None:  # so far it has been read in part
             commits = self.read(commits.next, since_ms)
@@ -224,34 +371,29 @@ class LoggedCommits:
             marks.setdefault(partition, [Mark(mark.offset, STANDING_MS)])
         return replace(commits, marks=marks)
 
-    def close(self) -> None:
-        """Leave the log open for the other groups."""
-
 
 class PolledCommits:
-    """Asks the coordinator for the group's committed offsets: their times are those of the asking."""
+    """Asks the coordinator for the group's committed offsets: their times are those of the request."""
 
     kind = "polled"
 
-    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
-        self._group, self._topic = group, topic
-        self._groups = ConsumerGroups(cluster, "lagloss-taps")
+    def __init__(self, groups: PolledGroups, group: str, topic: str) -> None:
+        self._groups, self._group, self._topic = groups, group, topic
+        self._polled_at = 0.0
 
-    def read(self, position: int, since_ms: int) -> NewCommits:
-        at_ms = time.time_ns() // 1_000_000
-        marks = _newest(self._groups, self._group, self._topic)
-        return NewCommits(at_ms, -1, {partition: [mark] for partition, mark in marks.items()}, is_polled=True)
-
-    def close(self) -> None:
-        self._groups.close()
+    def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
+        polled = self._groups.newest(self._group, self._topic, self._polled_at)
+        self._polled_at = polled.asked_at
+        marks = {partition: [mark] for partition, mark in polled.marks.items()}
+        return NewCommits(polled.at_ms, {}, marks, is_polled=True)
 
 
 class GroupCommits:
     """Commits of a group: from the log, or polled while brokers do not let it be read, or have none yet."""
 
-    def __init__(self, log: CommitLog, cluster: Cluster, group: str, topic: str) -> None:
+    def __init__(self, log: CommitLog[Commit], groups: PolledGroups, group: str, topic: str) -> None:
         self._log = log
-        self._source = cluster, group, topic
+        self._source = groups, group, topic
         self._reader: LoggedCommits | PolledCommits | None = None
         self._look_at = 0.0
 
@@ -259,7 +401,15 @@ class GroupCommits:
     def kind(self) -> str:
         return self._reader.kind if self._reader else ""
 
-    def read(self, position: int, since_ms: int) -> NewCommits:
+    @property
+    def partition(self) -> int | None:
+        return self._reader.partition if isinstance(self._reader, LoggedCommits) else None
+
+    @property
+    def is_level(self) -> bool:
+        return isinstance(self._reader, LoggedCommits) and self._reader.is_level
+
+    def read(self, positions: Mapping[int, int], since_ms: int) -> NewCommits:
         if not isinstance(self._reader, LoggedCommits) and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_AGAIN_S
             try:
@@ -268,23 +418,16 @@ class GroupCommits:
                 if not is_unreadable(error):
                     raise
             else:
-                self.close()
                 self._reader = logged
         if self._reader is None:
             self._reader = PolledCommits(*self._source)
         try:
-            return self._reader.read(position, since_ms)
+            return self._reader.read(positions, since_ms)
         except KafkaException as error:
             if isinstance(self._reader, LoggedCommits) and is_unreadable(error):
-                self.close()
                 self._reader = PolledCommits(*self._source)
-                return self._reader.read(position, since_ms)
+                return self._reader.read({}, since_ms)
             raise
-
-    def close(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
 
 
 def is_unreadable(error: KafkaException) -> bool:
@@ -346,9 +489,3 @@ def _skip_compact_text(raw: bytes, position: int) -> int:
         if byte < 0x80:
             return position + place + 1 + max(size - 1, 0)
     raise IndexError(position)
-
-
-def _newest(groups: ConsumerGroups, group: str, topic: str) -> dict[int, Mark]:
-    at_ms = time.time_ns() // 1_000_000
-    committed = groups.committed([group]).get(group, {})
-    return {partition: Mark(offset, at_ms) for (name, partition), offset in committed.items() if name == topic}

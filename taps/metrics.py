@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 from prometheus_client import Counter, Gauge
@@ -10,6 +11,7 @@ from lagloss_server.model.taps import Tap
 from lagloss_server.net.exposition import SetAsideCounts, registry_of
 from taps.kernel import Blocks
 from taps.plan import Look, TapPlan
+from taps.records import UnreadableRecords
 
 _LABELS = ("pipeline", "node", "source")
 
@@ -53,9 +55,13 @@ class TapMetrics:
         self._records.labels(*labels).inc(blocks.counts.seen)
         self._beacons.labels(*labels).inc(sum(block.increment.beacons for block in blocks.blocks))
         self._gone.labels(*labels).inc(blocks.counts.gone)
-        for reason, records in blocks.counts.unreadable.items():
-            self._unreadable.labels(*labels, reason).inc(records.count)
+        self.count_unreadable(tap, blocks.counts.unreadable)
         self._through.labels(*labels).set(plan.through_ms / 1_000)
+
+    def count_unreadable(self, tap: Tap, unreadable: Mapping[str, UnreadableRecords]) -> None:
+        """Count records that could not be read, by reason."""
+        for reason, records in unreadable.items():
+            self._unreadable.labels(tap.pipeline, tap.node, tap.source, reason).inc(records.count)
 
     def left(self, tap: Tap) -> None:
         """Show no longer how far a tap is read that this process does not own any more: else it would fall behind."""

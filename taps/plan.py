@@ -99,7 +99,7 @@ class TapPlan:
         through_ms: everything observed before is in this plan or an earlier one.
         begins_ms: everything observed before is in an earlier plan.
         topic_id: of the topic that the offsets are of.
-        commits_at: next offset of the log of commits to read, for a group.
+        commits_at: next offset of the log of commits to read, for a reader, by its partition.
         commits: marks of commits that are not planned yet, by partition.
         void: by partition, the last commit of the group beyond the end of the log.
         is_spread: each span makes blocks of its own, as tasks do that know only theirs; else all spans together.
@@ -116,7 +116,7 @@ class TapPlan:
     through_ms: int = 0
     begins_ms: int = 0
     topic_id: str = ""
-    commits_at: int = -1
+    commits_at: Mapping[int, int] = field(default_factory=dict)
     commits: Mapping[int, tuple[Mark, ...]] = field(default_factory=dict)
     void: Mapping[int, Mark] = field(default_factory=dict)
     is_spread: bool = False
@@ -133,7 +133,7 @@ class TapPlan:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
         """Return the plan in a document."""
-        numbers = ("gone", "positions", "until_ms")
+        numbers = ("gone", "positions", "until_ms", "commits_at")
         return cls(
             **{
                 **document,

@@ -18,11 +18,12 @@ A process that takes the tap over repeats the last plan, which sends the same bl
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, TapPlan, has_gap, merged_commits, shared_out
+from taps.records import UnreadableRecords
 
 HasNone = Callable[[int, int, int], bool]
 """Return whether a partition holds no record in [start, end), but markers of transactions at most."""
@@ -33,15 +34,16 @@ IsRead = Callable[[], bool]
 @dataclass(frozen=True, slots=True)
 class NewCommits:
     """Commits of a group since those read before, by partition, in the order of time. `at_ms`: none before that is
-    missing; None if that is not known yet. `next`: next offset of the log of commits. `topic_after`: monotonic s; a
-    look at the topic that was asked later has the commits' partitions. `is_polled`: the times are those of the request,
-    and a commit that stands is there each time."""
+    missing; None if that is not known yet. `next`: next offset of the log of commits, by its partition. `topic_after`:
+    monotonic s; a look at the topic that was asked later has the commits' partitions. `is_polled`: the times are those
+    of the request, and a commit that stands is there each time. `unreadable`: records of the log by reason."""
 
     at_ms: int | None
-    next: int
+    next: Mapping[int, int]
     marks: Mapping[int, Sequence[Mark]]
     topic_after: float = 0.0
     is_polled: bool = False
+    unreadable: Mapping[str, UnreadableRecords] = field(default_factory=dict)
 
 
 ANEW: Final[Mapping[int, int]] = MappingProxyType({0: -1})
@@ -92,6 +94,10 @@ class Planner(Protocol):
 
     def plan(self, last: TapPlan, look: Look, commits: NewCommits | None, limit: int) -> TapPlan:
         """Return the next plan, of at most `limit` offsets, made for as many partitions and the sample of the last."""
+
+
+QUIET: Final = NewCommits(None, {}, {})
+"""What a look shows of commits that did not ask for them."""
 
 
 class TopicPlanner:

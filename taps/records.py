@@ -26,14 +26,9 @@ class SpanRecords:
 
     def cut(self, start: int, end: int) -> SpanRecords:
         """Return the rows from `start` to before `end`."""
-        records = self.records
-        cut = Records(
-            records.timestamp_ms[start:end],
-            records.keys[start:end],
-            records.values[start:end],
-            records.headers[start:end],
+        return SpanRecords(
+            self.offsets[start:end], self.records.cut(start, end), self.is_append_time[start:end], self.gone
         )
-        return SpanRecords(self.offsets[start:end], cut, self.is_append_time[start:end], self.gone)
 
 
 @dataclass(frozen=True, slots=True)

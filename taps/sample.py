@@ -40,20 +40,7 @@ class Sample:
 
     def at(self, rows: npt.NDArray[np.intp]) -> Sample:
         """Return these rows alone."""
-        records = self.records
-        chosen = rows.tolist()
-        return Sample(
-            self.topic,
-            self.partitions[rows],
-            self.offsets[rows],
-            Records(
-                records.timestamp_ms[rows],
-                [records.keys[row] for row in chosen],
-                [records.values[row] for row in chosen],
-                [records.headers[row] for row in chosen],
-            ),
-            self.is_append_time,
-        )
+        return Sample(self.topic, self.partitions[rows], self.offsets[rows], self.records.at(rows), self.is_append_time)
 
 
 def read_newest(reader: TopicReader, count: int = NEWEST) -> Sample:
@@ -94,15 +81,19 @@ def joined(topic: str, read: dict[int, SpanRecords]) -> Sample:
     if not parts:
         nothing = np.empty(0, np.int64)
         return Sample(topic, nothing, nothing, Records(nothing, [], [], []), False)
+    partitions = np.concatenate([np.full(records.offsets.size, partition, np.int64) for partition, records in parts])
+    offsets = np.concatenate([records.offsets for _, records in parts])
     sample = Sample(
         topic,
-        np.concatenate([np.full(records.offsets.size, partition, np.int64) for partition, records in parts]),
-        np.concatenate([records.offsets for _, records in parts]),
+        partitions,
+        offsets,
         Records(
             np.concatenate([records.records.timestamp_ms for _, records in parts]),
             [key for _, records in parts for key in records.records.keys],
             [value for _, records in parts for value in records.records.values],
             [headers for _, records in parts for headers in records.records.headers],
+            partitions,
+            offsets,
         ),
         any(records.is_append_time.any() for _, records in parts),
     )

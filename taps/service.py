@@ -1,9 +1,11 @@
-"""The service: runs a thread per tap that definitions want, and closes the taps that none wants any more."""
+"""The service: runs the taps that definitions want, and closes those that none wants any more."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +18,7 @@ from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.extraction import Extractor
+from lagloss_server.model.taps import Tap
 from lagloss_server.net.schema_registry import registry_of
 from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.definition_feed import DefinitionFeed
@@ -23,11 +26,14 @@ from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRows
 from taps.clusters import TapCluster
-from taps.commit_log import GroupCommits
+from taps.commit_log import CommitReader
 from taps.kernel import BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
+from taps.outlet import SharedOutlet, TapOutlet
+from taps.pool import TurnPool
 from taps.runner import Engine, TapRunner
+from taps.source_offsets import ConnectorCommits
 from taps.store import TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap, by_emitter, taps_after
@@ -47,10 +53,18 @@ MAX_PAUSE_S: Final = 30.0
 
 
 @dataclass(slots=True)
-class _Thread:
+class _Running:
     runner: TapRunner
     pipeline: str
-    thread: threading.Thread
+    pool: TurnPool[TapRunner]
+
+    @property
+    def has_ended(self) -> bool:
+        return self.runner not in self.pool
+
+    def stop(self, *, close: bool = False) -> None:
+        self.runner.stop(close=close)
+        self.pool.wake([self.runner])
 
 
 class TapService:
@@ -68,8 +82,11 @@ class TapService:
         self._bootstrap = bootstrap
         self._database_url = database_url
         self._spark = spark
+        self._hold = ExitStack()
+        """What the clusters' pools have in `turns`."""
         self._clusters: dict[str, TapCluster] = {}
-        self._threads: dict[bytes, _Thread] = {}
+        self._outlet = SharedOutlet(KafkaOutlet(bootstrap))
+        self._running: dict[bytes, _Running] = {}
 
     def health_problem(self) -> str | None:
         """Return the reason for a failed /healthz: no tap is looked after, or something hangs."""
@@ -122,7 +139,7 @@ class TapService:
                         log.exception("taps round failed")
                         self.trouble = f"failed: {type(error).__name__}: {error}"
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
-                self.metrics.running.set(len(self._threads))
+                self.metrics.running.set(len(self._running))
                 stop.wait(pause_s)
         finally:
             self._end()
@@ -130,52 +147,64 @@ class TapService:
             store.close()
 
     def _has_ended(self) -> bool:
-        return any(not thread.thread.is_alive() for thread in self._threads.values())
+        return any(running.has_ended for running in self._running.values())
 
     def _follow(self, wanted_taps: dict[bytes, RunningTap], waiting: Collection[str], taps: TapStore) -> None:
         """Run what is wanted and close what is not; taps of pipelines that wait for their definition stop where they
         are."""
         stored = taps.stored()
         self.unreadable.replace("tap", stored.unreadable)
-        for emitter, thread in list(self._threads.items()):
-            if not thread.thread.is_alive():
-                del self._threads[emitter]
+        for emitter, started in list(self._running.items()):
+            if started.has_ended:
+                del self._running[emitter]
             elif emitter not in wanted_taps:
-                thread.runner.stop(close=thread.pipeline not in waiting)
+                started.stop(close=started.pipeline not in waiting)
         for emitter, running in ({running.emitter: running for running in stored} | wanted_taps).items():
-            if emitter not in self._threads and running.tap.pipeline not in waiting:
+            if emitter not in self._running and running.tap.pipeline not in waiting:
                 self._start(running, taps, close=emitter not in wanted_taps)
 
     def _start(self, running: RunningTap, taps: TapStore, *, close: bool) -> None:
         try:
-            runner = self._runner(running, taps)
+            shared = self._cluster(running.tap.cluster, taps)
+            runner = self._runner(running, taps, shared)
         except (LaglossError, KafkaException) as error:
             log.warning("tap start failed", tap=running.tap.source, trouble=str(error))
             return
         if close:
             runner.stop(close=True)
-        thread = threading.Thread(target=runner.run, name=f"tap-{running.tap.node}", daemon=True)
-        self._threads[running.emitter] = _Thread(runner, running.tap.pipeline, thread)
-        thread.start()
+        self._running[running.emitter] = _Running(runner, running.tap.pipeline, shared.pool)
+        shared.pool.add(runner)
 
-    def _runner(self, running: RunningTap, taps: TapStore) -> TapRunner:
-        tap = running.tap
-        shared = self._clusters.get(tap.cluster)
+    def _cluster(self, name: str, taps: TapStore) -> TapCluster:
+        """Return what taps of a cluster share. Raises BadSetting."""
+        shared = self._clusters.get(name)
         if shared is None:
-            shared = self._clusters[tap.cluster] = TapCluster(
-                KafkaConnection.named(tap.cluster) if tap.cluster else self._bootstrap
-            )
-        reader = TopicReader(shared.cluster, tap.topic, shared.topics)
+            shared = TapCluster(name, KafkaConnection.named(name) if name else self._bootstrap)
+            self._clusters[name] = shared
+            self._hold.enter_context(self.turns.running(shared.pool.turns, shared.start(taps).loop))
+        return shared
+
+    def _runner(self, running: RunningTap, taps: TapStore, shared: TapCluster) -> TapRunner:
+        tap = running.tap
+        reader = shared.reader(tap.topic)
         maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction, registry_of(tap.cluster)))
         return TapRunner(
             running,
             taps,
-            KafkaOutlet(self._bootstrap),
+            TapOutlet(self._outlet),
             reader,
             self._engine(reader, maker, shared.cluster),
-            GroupCommits(shared.commits, shared.cluster, tap.group, tap.topic) if tap.group else None,
+            self._commits(tap, taps, shared),
             self.metrics,
         )
+
+    def _commits(self, tap: Tap, taps: TapStore, shared: TapCluster) -> CommitReader | None:
+        if tap.group is None:
+            return None
+        if tap.offsets is None:
+            return shared.group_commits(tap.group, tap.topic)
+        log = self._cluster(tap.offsets.cluster, taps).source_offsets(tap.offsets.topic)
+        return ConnectorCommits(log, tap.group, tap.topic)
 
     def _engine(self, reader: TopicReader, maker: BlockMaker, cluster: Cluster) -> Engine:
         local = LocalEngine(reader, maker)
@@ -186,10 +215,13 @@ class TapService:
         return SparkEngine(self._spark, cluster, self._bootstrap, maker, local)
 
     def _end(self) -> None:
-        for thread in self._threads.values():
-            thread.runner.stop()
-        for thread in self._threads.values():
-            thread.thread.join(END_S)
-        if all(not tap_thread.thread.is_alive() for tap_thread in self._threads.values()):
-            for shared in self._clusters.values():
-                shared.commits.close()
+        for running in self._running.values():
+            running.stop()
+        deadline = time.monotonic() + END_S
+        for shared in self._clusters.values():
+            runners = [running.runner for running in self._running.values() if running.pool is shared.pool]
+            shared.pool.await_ends(runners, max(0.0, deadline - time.monotonic()))
+        for shared in self._clusters.values():
+            shared.close(max(0.0, deadline - time.monotonic()))
+        self._outlet.close()
+        self._hold.close()

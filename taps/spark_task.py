@@ -77,13 +77,16 @@ def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.
 def span_records(batch: pa.RecordBatch) -> SpanRecords:
     """Return the records of a batch, columns left in Arrow."""
     headers: Any = batch.column("headers")
+    offsets = batch.column("offset").to_numpy()
     return SpanRecords(
-        batch.column("offset").to_numpy(),
+        offsets,
         Records(
             batch.column("timestamp_ms").to_numpy(),
             batch.column("key"),
             batch.column("value"),
             headers if pa.types.is_list(headers.type) else [None] * len(batch),
+            batch.column("partition").to_numpy().astype(np.int64),  # Spark's is of 32 bits
+            offsets,
         ),
         is_append_time=batch.column("timestampType").to_numpy() == _APPEND_TIME,
     )

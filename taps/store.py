@@ -6,6 +6,7 @@ carry out the same plan, only one gets to the next.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,30 @@ class OwnedTap:
     plan: TapPlan
     tallies: Sequence[Tally]
     counts: TapCounts
+
+
+@dataclass(frozen=True, slots=True)
+class NextPlan:
+    """A plan to store, of a tap that has nothing else to store: no tally that has changed, and no record that could not
+    be read."""
+
+    emitter: bytes
+    plan: TapPlan
+    counts: TapCounts
+    commits: str
+
+
+_ADVANCE_ALL: Final = text(
+    """
+    UPDATE tap SET number = step.number, plan = step.plan, seen = step.seen, left_out = step.left_out,
+                   early = step.early, gone = step.gone, commits = step.commits, trouble = ''
+    FROM jsonb_to_recordset(CAST(:steps AS jsonb)) AS step (
+        emitter text, number bigint, plan jsonb, seen bigint, left_out bigint, early bigint, gone bigint, commits text
+    )
+    WHERE tap.emitter = decode(step.emitter, 'hex') AND tap.owner = :owner AND tap.number = step.number - 1
+    RETURNING tap.emitter
+    """
+)
 
 
 class TapStore:
@@ -150,6 +175,25 @@ class TapStore:
                         for reason, count in counts.unreadable.items()
                     ],
                 )
+
+    def advance_all(self, steps: Sequence[NextPlan]) -> set[bytes]:
+        """Store the next plans of many taps; return the taps of those that this process may carry out."""
+        rows = [
+            {
+                "emitter": step.emitter.hex(),
+                "number": step.plan.number,
+                "plan": step.plan.document(),
+                "seen": step.counts.seen,
+                "left_out": step.counts.left_out,
+                "early": step.counts.early,
+                "gone": step.counts.gone,
+                "commits": step.commits,
+            }
+            for step in steps
+        ]
+        with self._transaction() as connection:
+            stored = connection.execute(_ADVANCE_ALL, {"steps": json.dumps(rows), "owner": self._owner()})
+            return {bytes(emitter) for emitter in stored.scalars()}
 
     def is_read(self, pipeline: str, topic: str) -> bool:
         """Return whether a node of a pipeline has reported how far it has read a topic."""

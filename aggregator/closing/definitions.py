@@ -92,7 +92,7 @@ class DefinitionRegistry:
             schedule.grace_ms = latest[name].newest.definition.spec.grace
         self.newest = {name: versions.stored[-1] for name, versions in latest.items()}
         self.groups = [
-            NodeGroup(name, node.name, node.input, QUEUES if node.queue else node.input_cluster)
+            NodeGroup(name, node.name, node.input, QUEUES if node.queue else node.input_cluster, node.input_offsets)
             for name, versions in latest.items()
             for node in versions.newest.definition.spec.nodes
             if node.input is not None

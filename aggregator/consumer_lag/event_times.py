@@ -63,6 +63,8 @@ class EventTimes:
             [message.key() for message in messages],
             [message.value() for message in messages],
             [headers_of(message) for message in messages],
+            np.array([place.key[1] for place in places], np.int64),
+            np.array([place.offset for place in places], np.int64),
         )
         try:
             extracted = extractor.extract(records)

@@ -17,13 +17,17 @@ from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import kafka_error
 from lagloss.broker.partition_bounds import Key, PartitionBounds
+from lagloss.errors import LaglossError
 from lagloss_server.groups.cluster_groups import Basis
 from lagloss_server.groups.consumer_groups import ConsumerGroups, GroupDescription, ListedGroup, ShareLag
 from lagloss_server.groups.retention import RetentionLimits, age_ms
-from lagloss_server.model.taps import Extraction
+from lagloss_server.groups.source_offsets import SourceOffsets
+from lagloss_server.model.taps import Extraction, OffsetStorage
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For the answers to one kind of question, all together."""
+_Reader = tuple[str, OffsetStorage | None]
+"""A group, or a source connector and where its offsets are."""
 
 
 class Log(NamedTuple):
@@ -118,7 +122,10 @@ class Input:
 class ConsumerLags:
     """Reader of consumer lags from the brokers. One that does not answer costs seconds: use it in its own thread."""
 
-    def __init__(self, cluster: Cluster, name: str = "") -> None:
+    def __init__(self, cluster: Cluster, name: str = "", own: Cluster | None = None) -> None:
+        """`own`: the cluster of lagloss's own topics, if it is another one."""
+        self._own = cluster if own is None else own
+        self._sources: dict[OffsetStorage, SourceOffsets] = {}
         config = KafkaConnection.of(cluster).client({"client.id": "lagloss-consumer-lag", "log_level": 0})
         self._admin = AdminClient(config)
         self._groups = ConsumerGroups(cluster, "lagloss-consumer-lag")
@@ -141,25 +148,36 @@ class ConsumerLags:
         self._shares = {name for name, group in listed.items() if group.kind == "share"}
         return listed
 
+    def topics(self) -> list[str]:
+        """Return the names of the topics of the cluster that this client may see.
+
+        Raises:
+            KafkaException: the brokers did not answer.
+        """
+        return list(self._admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics)
+
     def read(
         self, groups: Collection[NodeGroup], expressions: Mapping[str, Extraction] = NO_EXPRESSIONS
     ) -> tuple[int, list[PartitionLag]]:
-        """Return the time of the request (epoch ms), and the lag of every partition of the topics in which these groups
-        have committed offsets, and of those that their members are assigned. Groups and topics that do not exist have
-        none. Where nothing is committed the lag is the most that it can be: `GroupProgress` knows whether it is.
+        """Return the time of the request (epoch ms), and the lag of every partition of the topics in which these
+        readers have committed offsets, and of those that their members are assigned. Groups and topics that do not
+        exist have none. Where nothing is committed the lag is the most that it can be: `GroupProgress` knows whether it
+        is.
         `expressions`: of topics that are tapped, where their records say their event times.
 
         Raises:
             KafkaException, TimeoutError: the brokers did not answer.
         """
         self.trouble = None
-        names = {group.group for group in groups}
+        names = {group.group for group in groups if group.offsets is None}
         shares = names & self._shares
         # before commits: a member's last one comes before its end
         self._described = self._descriptions(names - shares, shares)
         shared = self._shared(shares)
-        committed = self._committed(names - shares)
-        committed |= {name: {key: lag.start for key, lag in lags.items()} for name, lags in shared.items()}
+        committed: dict[_Reader, dict[Key, int]]
+        committed = {(name, None): offsets for name, offsets in self._committed(names - shares).items()}
+        committed |= {(name, None): {key: lag.start for key, lag in lags.items()} for name, lags in shared.items()}
+        committed |= self._stored({(group.group, group.offsets) for group in groups if group.offsets is not None})
         assigned = {key for description in self._described.values() for key in description.keys}
         keys = self._partitions({topic for topic, _ in assigned.union(*committed.values())})
         limits = self._limits.limits(keys)
@@ -172,15 +190,15 @@ class ConsumerLags:
             Input(
                 group,
                 key,
-                committed[group.group].get(key),
+                committed[group.group, group.offsets].get(key),
                 logs.get(key),
                 limits.get(topic),
                 sizes.get(key),
-                shared[group.group][key].lag if key in shared.get(group.group, ()) else None,
+                shared[group.group][key].lag if group.offsets is None and key in shared.get(group.group, ()) else None,
             )
             for group in groups
-            if group.group in committed
-            for topic, input_keys in self._wanted(group, committed[group.group])
+            if (group.group, group.offsets) in committed
+            for topic, input_keys in self._wanted(group, committed[group.group, group.offsets])
             for key in keys.get(topic, ())
             if input_keys is None or key in input_keys
         ]
@@ -191,13 +209,37 @@ class ConsumerLags:
 
     def describe(self, groups: Collection[NodeGroup]) -> dict[NodeGroup, GroupDescription]:
         """Return the description of each group whose coordinator gave one when lags were read last."""
-        return {group: self._described[group.group] for group in groups if group.group in self._described}
+        return {
+            group: self._described[group.group]
+            for group in groups
+            if group.offsets is None and group.group in self._described
+        }
 
     def close(self) -> None:
+        for source in self._sources.values():
+            source.close()
         self._limits.close()
         self._groups.close()
         self._bounds.close()
         self._records.close()
+
+    def _stored(self, connectors: Collection[tuple[str, OffsetStorage]]) -> dict[_Reader, dict[Key, int]]:
+        """Return the offsets that source connectors have stored; keep an error as the trouble, which costs no group its
+        lags."""
+        stored: dict[_Reader, dict[Key, int]] = {}
+        storages = {storage for _, storage in connectors}
+        for storage in sorted(storages):
+            try:
+                if storage not in self._sources:
+                    cluster = KafkaConnection.named(storage.cluster) if storage.cluster else self._own
+                    self._sources[storage] = SourceOffsets(cluster, storage.topic)
+                source = self._sources[storage]
+                source.read()
+            except (KafkaException, LaglossError) as error:
+                self.trouble = f"offsets of connectors in {storage.topic}: {error}"
+                continue
+            stored |= {(name, place): source.committed(name) for name, place in connectors if place == storage}
+        return stored
 
     def _shared(self, groups: Collection[str]) -> dict[str, dict[Key, ShareLag]]:
         """Return what share groups have not finished; keep an error as the trouble."""
@@ -218,7 +260,7 @@ class ConsumerLags:
     def _wanted(self, group: NodeGroup, committed: Collection[Key]) -> list[tuple[str, frozenset[Key] | None]]:
         """Return the topics that a group reads, each with the partitions that are looked at: all (None) if it has
         committed offsets of the topic, else those that its members are assigned."""
-        description = self._described.get(group.group)
+        description = self._described.get(group.group) if group.offsets is None else None
         assigned = frozenset[Key]() if description is None else description.keys
         has_commits = {topic for topic, _ in committed}
         topics = has_commits | {topic for topic, _ in assigned}

@@ -24,7 +24,7 @@ def summarize(
     progress = [lag.progress for lag in lags if lag.progress is not None]
     commits_per_s = _sum(partition.velocity.commits_per_s for partition in progress)
     status = worst(partition.status for partition in progress)
-    if lag and not description.members and status in (None, "ok"):
+    if lag and kind != "connect" and not description.members and status in (None, "ok"):
         status = "warning" if commits_per_s else "stopped"  # the commits of Flink, say, go on without members
     return ClusterGroup(
         cluster=cluster,

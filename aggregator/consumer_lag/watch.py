@@ -30,18 +30,22 @@ from lagloss.errors import BadSetting
 from lagloss_server.base.turns import WatchedLoop
 from lagloss_server.groups.cluster_groups import (
     ClusterGroup,
+    Kind,
     NamedBy,
     forget_cluster_groups,
     forget_other_clusters,
     keep_cluster_groups,
 )
 from lagloss_server.groups.consumer_groups import DEAD, GroupDescription, ListedGroup
+from lagloss_server.groups.coverage import keep_cluster_topics
 from lagloss_server.model.taps import Extraction
 from lagloss_server.store.partitions import make_days_ahead
 
 log = structlog.get_logger()
 
 EVERY_S: Final = 10.0
+TOPICS_EVERY_S: Final = 60.0
+"""Between two lists of a cluster's topics."""
 ROUND_LIMIT_S: Final = 1_800.0
 """Longest normal round: each cluster that is away costs its time-outs."""
 Lags = ConsumerLags | QueueLags
@@ -99,7 +103,7 @@ class ClusterRound:
 
     def others(self, wanted: WatchedGroups) -> list[NodeGroup]:
         """Return the listed groups that no definition names."""
-        named = {group.group for group in wanted.named if group.cluster == self.cluster}
+        named = {group.group for group in wanted.named if group.cluster == self.cluster and group.offsets is None}
         return [
             NodeGroup("", "", name, self.cluster)
             for name in sorted(self.listed or ())
@@ -107,15 +111,18 @@ class ClusterRound:
         ]
 
     def summaries(self) -> list[ClusterGroup]:
-        """Return a summary of each group that exists."""
+        """Return a summary of each group that exists, and of each source connector that has offsets and no group's
+        name."""
         by_name: defaultdict[str, dict[NodeGroup, list[PartitionLag]]] = defaultdict(dict)
         for group in self.described:
             by_name[group.group].setdefault(group, [])
         for lag in self.lags:
-            by_name[lag.group.group].setdefault(lag.group, []).append(lag)
+            if lag.group.offsets is None or lag.group.group not in (self.listed or {}):
+                by_name[lag.group.group].setdefault(lag.group, []).append(lag)
         summaries = []
         for name, lags_by_node in by_name.items():
             lags = next(iter(lags_by_node.values()))  # of the nodes that name it, each has the same
+            is_connector = all(group.offsets is not None for group in lags_by_node)
             listed = (self.listed or {}).get(name, ListedGroup("consumer", ""))
             descriptions = (self.described[group] for group in lags_by_node if group in self.described)
             description = next(descriptions, GroupDescription(listed.state))
@@ -123,7 +130,8 @@ class ClusterRound:
                 description = GroupDescription(listed.state)
             if lags or listed.state:
                 named_by = [NamedBy(group.pipeline, group.node) for group in lags_by_node if group.pipeline]
-                summaries.append(summarize(self.cluster, name, listed.kind, description, lags, named_by))
+                kind: Kind = "connect" if is_connector else listed.kind
+                summaries.append(summarize(self.cluster, name, kind, description, lags, named_by))
         return summaries
 
 
@@ -152,6 +160,8 @@ class ConsumerLagWatch:
         self._troubles: Mapping[str, str] = {}
         self._clusters: Sequence[str] = ()
         """Those of which alone groups are stored."""
+        self._topics_listed: dict[str, float] = {}
+        """By cluster, when its topics were listed last (monotonic s)."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
 
@@ -217,8 +227,22 @@ class ConsumerLagWatch:
         isolate(due, lambda some: self._read(lags, some, expressions, reading), self._set_aside)
         if reading.listed is not None and not self._stop.is_set():
             with self._engine.begin() as connection:
-                keep_cluster_groups(connection, reading.asked_ms, reading.summaries())
-                forget_cluster_groups(connection, reading.cluster, reading.listed.keys())
+                summaries = reading.summaries()
+                keep_cluster_groups(connection, reading.asked_ms, summaries)
+                existing = reading.listed.keys() | {summary.group for summary in summaries}
+                forget_cluster_groups(connection, reading.cluster, existing)
+        if isinstance(lags, ConsumerLags):
+            self._list_topics(lags, reading.cluster)
+
+    def _list_topics(self, lags: ConsumerLags, cluster: str) -> None:
+        """Store the names of a cluster's topics, once a minute. Raises KafkaException."""
+        now = time.monotonic()
+        if now - self._topics_listed.get(cluster, -TOPICS_EVERY_S) < TOPICS_EVERY_S or self._stop.is_set():
+            return
+        topics = lags.topics()
+        with self._engine.begin() as connection:
+            keep_cluster_topics(connection, cluster, int(time.time() * 1_000), topics)
+        self._topics_listed[cluster] = now
 
     def _read(
         self, lags: Lags, groups: Collection[NodeGroup], expressions: Mapping[str, Extraction], reading: ClusterRound
@@ -267,7 +291,9 @@ class ConsumerLagWatch:
         def open_lags(cluster: str) -> Lags:
             if cluster == QUEUES:
                 return QueueLags()
-            return ConsumerLags(KafkaConnection.named(cluster) if cluster else self._bootstrap, cluster)
+            return ConsumerLags(
+                KafkaConnection.named(cluster) if cluster else self._bootstrap, cluster, self._bootstrap
+            )
 
         def lags_in(cluster: str) -> Lags:
             if cluster not in opened:

@@ -48,7 +48,7 @@ def read_history(
 ) -> StoredHistory:
     """Read the stored results. `judged` returns a result's document under the rules to try. The connection is in a
     REPEATABLE READ transaction."""
-    documents_from_s, first_s = from_s - CONTEXT_S, from_s - LONGEST_S
+    documents_from_s, first_s = from_s // HOUR_S * HOUR_S - CONTEXT_S, from_s - LONGEST_S
     in_span = (_WINDOW.c.pipeline == pipeline, _WINDOW.c.window_start < to_s)
     counts = select(*(column for column in _WINDOW.c if column.name not in ("document", "facts")))
     closings, filled_in = [], set()

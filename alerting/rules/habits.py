@@ -1,14 +1,14 @@
 """Habits: what is usual for a pipeline at this time of day, from the same time of the last seven days.
 
 Usual is the median of the days, and how far they lie apart is their median absolute deviation (MAD), so that one bad
-day changes neither. Three days have to be known; before that there is no habit and no rule that goes by one says
-anything. The same time a week ago is kept apart: on a Saturday it is the better witness.
+day changes neither. Three days have to be known; before that rules go by the hours before (`early_baseline`). The same
+time a week ago is kept apart: on a Saturday it is the better witness.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,11 +30,14 @@ SPREADS: Final = 3.0
 @dataclass(frozen=True, slots=True)
 class UsualValues:
     """What is usual at some moments, nan where there is no habit. `spread`: standard deviation of the days, by their
-    MAD; `week_ago`: the value a week before, nan where it is not known."""
+    MAD; `week_ago`: the value a week before, nan where it is not known; `days`: how many are known; `before_s`: where
+    these are too few, the seconds of the hours before that count instead, else nan."""
 
     median: Floats
     spread: Floats
     week_ago: Floats
+    days: Ints
+    before_s: Floats
 
 
 class HabitSeries:
@@ -46,8 +49,14 @@ class HabitSeries:
         self._first_s = starts[0] if starts else 0
         self._values = np.full((starts[-1] - starts[0]) // step_s + 1 if starts else 0, np.nan)
         self._values[[(start - self._first_s) // step_s for start in starts]] = [values[start] for start in starts]
-        self._usual: dict[int, tuple[float, float, float]] = {}
-        """Median, spread and value a week before of each stretch that was asked for."""
+        self._usual: dict[int, tuple[float, float, float, int]] = {}
+        """Median, spread, value a week before and known days of each stretch that was asked for."""
+        self.baselines: dict[Hashable, tuple[float, float, float]] = {}
+        """Those that `early_baseline` computed with these values."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not len(self._values)
 
     def updated(self, values: Mapping[int, float], from_s: int) -> HabitSeries:
         """Return the series from a moment on with more values."""
@@ -63,18 +72,27 @@ class HabitSeries:
         new = [start for start in dict.fromkeys(starts) if start not in self._usual]
         if new:
             self._usual.update(zip(new, self._usual_of(new), strict=True))
-        usual = np.array([self._usual[start] for start in starts], np.float64).reshape(len(starts), 3)
-        return UsualValues(usual[:, 0], usual[:, 1], usual[:, 2])
+        usual = np.array([self._usual[start] for start in starts], np.float64).reshape(len(starts), 4)
+        no_hours = np.full(len(starts), np.nan)
+        return UsualValues(usual[:, 0], usual[:, 1], usual[:, 2], usual[:, 3].astype(np.int64), no_hours)
 
-    def _usual_of(self, starts: list[int]) -> list[tuple[float, float, float]]:
+    def slots(self, from_s: int, to_s: int, slot_s: int) -> Floats:
+        """Return the values of the known stretches that begin with from <= start < to, oldest first, each as often as
+        there are slots in it."""
+        first, last = (-((self._first_s - moment) // self.step_s) for moment in (from_s, to_s))
+        values = self._values[max(0, first) : max(0, last)]
+        return np.repeat(values[np.isfinite(values)], self.step_s // slot_s)
+
+    def _usual_of(self, starts: list[int]) -> list[tuple[float, float, float, int]]:
         days = self._days(starts)
-        has_enough = (~np.isnan(days)).sum(axis=1) >= LEAST_DAYS
+        known = (~np.isnan(days)).sum(axis=1)
+        has_enough = known >= LEAST_DAYS
         median, spread = np.full(len(starts), np.nan), np.full(len(starts), np.nan)
         if has_enough.any():
             median[has_enough] = np.nanmedian(days[has_enough], axis=1)
             apart = np.abs(days[has_enough] - median[has_enough][:, np.newaxis])
             spread[has_enough] = SIGMA_OF_MAD * np.nanmedian(apart, axis=1)
-        return list(zip(median.tolist(), spread.tolist(), days[:, DAYS - 1].tolist(), strict=True))
+        return list(zip(median.tolist(), spread.tolist(), days[:, DAYS - 1].tolist(), known.tolist(), strict=True))
 
     def lowest_around(self, moments_s: Ints) -> UsualValues:
         """Return what is usual at these moments at the least: in their stretch, the one before and the one after, so
@@ -87,7 +105,7 @@ class HabitSeries:
             median = np.where(np.isnan(usual.median), np.nan, np.fmin(median, other.median))
             spread = np.fmax(spread, other.spread)
             week_ago = np.fmin(week_ago, other.week_ago)
-        return UsualValues(median, spread, week_ago)
+        return UsualValues(median, spread, week_ago, usual.days, usual.before_s)
 
     def _days(self, starts: list[int]) -> Floats:
         """Return the values of the days before these starts, a row each, yesterday first."""

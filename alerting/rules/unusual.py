@@ -1,8 +1,8 @@
 """What is far from a pipeline's own habit: the share of filtered messages, and the number of messages.
 
-Both are judged over some minutes against the same time of the last seven days (`habits`), and by how far chance alone
-may carry them. A window is a breach if it is unusual by itself and is one of those that together are. Where no habit is
-known, a rule says nothing.
+Both are judged over some minutes against the same time of the last seven days (`habits`), in a pipeline's first days
+against what history there is (`early_baseline`), and by how far chance alone may carry them. A window is a breach if it
+is unusual by itself and is one of those that together are. Where no baseline is known, a rule says nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ import numpy as np
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import WindowSlice, counts, making_up, of_last
-from alerting.rules.habits import SPREADS, UsualValues
+from alerting.rules.early_baseline import (
+    BELOW_BY_DAYS,
+    EarlyRule,
+    SlotCounts,
+    away_by_days,
+    compared_with,
+    completed,
+)
+from alerting.rules.habits import HOUR_S, SPREADS, UsualValues
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.places import checkpoint_places
 from alerting.rules.view import PipelineView
@@ -29,8 +37,13 @@ from lagloss_server.model.window import CheckpointCounts, Window
 
 CHANCE: Final = 4.0
 """Standard deviations of a count that chance alone does not explain: 1 in 30,000."""
-YOUNG: Final = 0.4
-"""Where the same time a week ago is not known, a limit is this much lower: a pipeline's first weekend is no fault."""
+LEAST_SHARE_S: Final = HOUR_S // 2
+LEAST_VOLUME_S: Final = 2 * HOUR_S
+"""The shortest history of a share, and of a number of messages, which a job brings in hour by hour."""
+LEAST_SLOT_MESSAGES: Final = 20
+"""Messages of which a share of a few minutes tells something."""
+LEAST_SLOT_WINDOWS: Final = 3
+"""Windows of five with evidence that tell a number of messages."""
 SEEN_OF: Final = 2 / 3
 """The share of the windows, at least, that must have evidence for a number of messages."""
 
@@ -72,22 +85,25 @@ class FilteredRule(PlacedRule):
         filtered, total = counts(recent, self._filtered), counts(recent, self._of)
         of_together = of_last(self.windows, total)
         share = of_last(self.windows, filtered) / np.maximum(of_together, 1)
-        usual = view.habits.share(share_name(*self.shares)).usual_at(recent.windows.starts)
+        usual = _usual_share(view, recent, self.shares, self._early)
         away = share - usual.median
         chance = CHANCE * 0.5 / np.sqrt(np.maximum(of_together * self.sample, 1))
-        limit = np.fmax(self.target, np.fmax(SPREADS * usual.spread, chance))
+        limit = np.fmax(away_by_days(self.target, usual.days), np.fmax(SPREADS * usual.spread, chance))
         far = (np.abs(away) > limit) & (of_together > 0)
         own = np.abs(filtered / np.maximum(total, 1) - usual.median) > self.target
         made_up = making_up(self.windows, own & (total > 0), own & far)
         good = ~far & ~np.isnan(away) & (of_together > 0)
 
         def text(position: int) -> str:
-            of_all = f"of messages{_at(self.place)} filtered"
-            return (
-                f"{fmt.percent(share[position])} {of_all}, usually {fmt.percent(usual.median[position])} at this hour"
-            )
+            of_all, usually = f"of messages{_at(self.place)} filtered", fmt.percent(usual.median[position])
+            compared = compared_with(usual, position, "this hour")
+            return f"{fmt.percent(share[position])} {of_all}, usually {usually}{compared}"
 
         return recent.assessment(made_up, np.abs(away), good & ~made_up, self.resolve_after, text=text)
+
+    @property
+    def _early(self) -> EarlyRule:
+        return EarlyRule(LEAST_SHARE_S, 60 * self.windows, away=self.target)
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         places = checkpoint_places(breached, _filtered, "filtered")
@@ -137,7 +153,8 @@ class VolumeRule(PlacedRule):
         total = of_last(self.windows, has_evidence)
         together = of_last(self.windows, messages)
         rate = together / np.maximum(total, 1)
-        usual = view.habits.volume.lowest_around(recent.windows.starts)
+        series, starts = view.habits.volume, recent.windows.starts
+        usual = completed(series.lowest_around(starts), starts, series, lambda: _volume_slots(view), self._early)
         short = usual.median - rate
         low = _is_low(rate, usual, self.target)
         low &= short > SPREADS * usual.spread
@@ -150,7 +167,8 @@ class VolumeRule(PlacedRule):
         def text(position: int) -> str:
             usually = fmt.count(round(float(usual.median[position] * total[position])))
             minutes = fmt.duration_s(60 * int(total[position]))
-            return f"{fmt.counted(int(together[position]), 'message')} in {minutes}, usually {usually} at this time"
+            compared = compared_with(usual, position, "this time")
+            return f"{fmt.counted(int(together[position]), 'message')} in {minutes}, usually {usually}{compared}"
 
         values = rate / np.maximum(usual.median, 1e-9)
         return recent.assessment(made_up, values, is_usual & ~made_up, self.resolve_after, text=text)
@@ -158,10 +176,11 @@ class VolumeRule(PlacedRule):
     def _at_place(self, view: PipelineView) -> Assessment:
         """Compare the place's share of the pipeline's messages."""
         recent = WindowSlice.of(view, self.windows)
-        own_counts, all_ = (counts(recent, measure) for measure in self.shares)
+        own_measure, all_measure = Measure("messages", self.place), Measure("messages")
+        own_counts, all_ = counts(recent, own_measure), counts(recent, all_measure)
         total = of_last(self.windows, all_)
         share = of_last(self.windows, own_counts) / np.maximum(total, 1)
-        usual = view.habits.share(share_name(*self.shares)).usual_at(recent.windows.starts)
+        usual = _usual_share(view, recent, (own_measure, all_measure), self._early)
         short = usual.median - share
         low = _is_low(share, usual, self.target)
         low &= short > SPREADS * usual.spread
@@ -172,10 +191,15 @@ class VolumeRule(PlacedRule):
 
         def text(position: int) -> str:
             usually = fmt.percent(usual.median[position])
-            return f"{fmt.percent(share[position])} of the messages reach {self.place}, usually {usually} at this hour"
+            compared = compared_with(usual, position, "this hour")
+            return f"{fmt.percent(share[position])} of the messages reach {self.place}, usually {usually}{compared}"
 
         values = share / np.maximum(usual.median, 1e-9)
         return recent.assessment(made_up, values, is_usual & ~made_up, self.resolve_after, text=text)
+
+    @property
+    def _early(self) -> EarlyRule:
+        return EarlyRule(LEAST_VOLUME_S, 60 * self.windows, below=self.target)
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return [] if self.place is None else [BreachPlace(self.place.kind, self.place.name, None, self.what)]
@@ -209,6 +233,25 @@ def share_name(what: Measure, measure: Measure) -> str:
     return f"{what.name} / {measure.name}"
 
 
+def _usual_share(
+    view: PipelineView, recent: WindowSlice, measures: tuple[Measure, Measure], early: EarlyRule
+) -> UsualValues:
+    series, starts = view.habits.share(share_name(*measures)), recent.windows.starts
+
+    def slots() -> SlotCounts:
+        whole = WindowSlice(view.windows, 0, 0)
+        part, total = (counts(whole, measure) for measure in measures)
+        return SlotCounts(view.windows.starts, part, total, LEAST_SLOT_MESSAGES)
+
+    return completed(series.usual_at(starts), starts, series, slots, early)
+
+
+def _volume_slots(view: PipelineView) -> SlotCounts:
+    has_evidence = view.windows.column("evidence") == SEEING
+    messages = view.windows.column("messages") * has_evidence
+    return SlotCounts(view.windows.starts, messages, has_evidence.astype(np.int64), LEAST_SLOT_WINDOWS)
+
+
 def _at(place: Place | None) -> str:
     return "" if place is None else f" at {place}"
 
@@ -216,7 +259,7 @@ def _at(place: Place | None) -> str:
 def _is_low(value: Floats, usual: UsualValues, below: float) -> Flags:
     """Return where a value is below this share of what is usual, and of the same time a week ago; where that is not
     known, far below."""
-    week_before = np.where(np.isnan(usual.week_ago), YOUNG * usual.median, usual.week_ago)
+    week_before = np.where(np.isnan(usual.week_ago), BELOW_BY_DAYS[usual.days] * usual.median, usual.week_ago)
     low: Flags = (value < below * usual.median) & (value < below * week_before)
     return low
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
+import numpy as np
 from sqlalchemy import Connection, Integer, func, literal_column, select
 
 from alerting.rules.base import Rule
@@ -28,6 +29,9 @@ KEPT_S: Final = (DAYS + 1) * DAY_S + 2 * HOUR_S
 """A day of windows that are judged, the days before each of them, and the hours around."""
 SETTLED_H: Final = 6
 """Hours after which an hour is read: by then its windows are closed and rolled up, and it is not needed for a day."""
+EARLY_H: Final = 1
+"""Where no day is known yet, hours are read after so many already, and again until they have settled: rules then go by
+the hours before."""
 LEAST_OF: Final = 2 / 3
 """The share of its minutes, at least, that must be closed for a stretch to tell a habit."""
 LEAST_MESSAGES: Final = 100
@@ -75,15 +79,21 @@ class HabitCache:
             to_s = (hour - SETTLED_H) * HOUR_S
             from_s = to_s - KEPT_S if self._hour is None else max(to_s - KEPT_S, (self._hour - SETTLED_H) * HOUR_S)
             volume, shares = self._habits.volume, self._habits.shares
+            read_to_s = (hour - EARLY_H) * HOUR_S if self._is_young(int(now_s)) else to_s
             if self._needs_volume:
-                volume = volume.updated(read_volume(connection, self._name, from_s, to_s), to_s - KEPT_S)
+                volume = volume.updated(read_volume(connection, self._name, from_s, read_to_s), to_s - KEPT_S)
             if shares:
-                read = read_shares(connection, self._name, self._shares, from_s, to_s)
+                read = read_shares(connection, self._name, self._shares, from_s, read_to_s)
                 shares = {
                     name: usual_shares.updated(read[name], to_s - KEPT_S) for name, usual_shares in shares.items()
                 }
             self._hour, self._habits = hour, Habits(volume, shares)
         return self._habits
+
+    def _is_young(self, now_s: int) -> bool:
+        """Return whether no day is known of something that is needed now."""
+        needed = [*([self._habits.volume] if self._needs_volume else ()), *self._habits.shares.values()]
+        return any(series.usual_at(np.array([now_s])).days[0] == 0 for series in needed)
 
 
 def habits_of(quarters: Mapping[int, float], hours: Mapping[str, Mapping[int, float]]) -> Habits:

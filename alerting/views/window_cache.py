@@ -31,15 +31,17 @@ from sqlalchemy import (
 )
 
 from alerting.rules.budget import LONGEST_S, LONGEST_SHORT_S
+from alerting.rules.early_baseline import RECENT_S
 from alerting.rules.view import HORIZON_S
 from alerting.rules.windows import COUNTED, EarlierCounts, Ints, WindowReader, Windows
 from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema.core import WindowRow, at_places, table_of
 
 HOUR_S: Final = 3_600
-CONTEXT_S: Final = 2 * HOUR_S
-"""Windows with documents before those that are judged: enough for any k of n."""
-RECENT_S: Final = 3_600
+CONTEXT_S: Final = RECENT_S
+"""Windows with documents before the hour in which those that are judged begin: enough for any k of n, and for an early
+baseline."""
+UNSETTLED_S: Final = 3_600
 """Windows that are younger than this are likely to be closed again."""
 
 _WINDOW = table_of(WindowRow)
@@ -140,7 +142,7 @@ class StoredWindows:
         """Note that there is nothing to be found in the windows as they are, and forget those that no later one needs;
         return whether there were some. Kept are those that may be closed again soon or have pending messages, and
         those whose messages a watched checkpoint has still to see."""
-        recent_s = min(int(now_s - RECENT_S), self.newest_s or 0)  # after an outage, windows of long ago are new
+        recent_s = min(int(now_s - UNSETTLED_S), self.newest_s or 0)  # after an outage, windows of long ago are new
         hour_s = recent_s // HOUR_S * HOUR_S
         if hour_s <= max(self._judged.to_s, self._settled_s):  # once per hour, however often judged ones are read again
             return False

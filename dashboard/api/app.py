@@ -12,6 +12,7 @@ from sqlalchemy.exc import DataError
 from dashboard.api import (
     audit,
     consumer_lag,
+    coverage,
     groups,
     health,
     incidents,
@@ -70,6 +71,7 @@ ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     series.router,
     consumer_lag.router,
     groups.router,
+    coverage.router,
     taps.router,
     windows.router,
     messages.router,

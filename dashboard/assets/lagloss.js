@@ -16,6 +16,51 @@
 
   nameZone();
 
+  // Sections that a reader opened or closed stay so, on this machine.
+  const FOLDS = "lagloss-folds";
+
+  function foldsOf() {
+    try {
+      return JSON.parse(localStorage.getItem(FOLDS)) || {};
+    } catch {
+      return {}; // storage is blocked or holds something else: the page's own choice counts
+    }
+  }
+
+  document.addEventListener(
+    "toggle",
+    ({ target }) => {
+      const key = target.dataset?.fold;
+      if (key && (foldsOf()[key] ?? false) !== target.open) {
+        try {
+          localStorage.setItem(FOLDS, JSON.stringify({ ...foldsOf(), [key]: target.open }));
+        } catch {
+          // remembered until the page is left
+        }
+      }
+      if (key && target.open) {
+        window.dispatchEvent(new Event("resize")); // charts had no width while they were folded
+      }
+    },
+    true, // it does not bubble
+  );
+
+  document.addEventListener("click", async ({ target }) => {
+    const button = target.closest?.("button.copy");
+    if (button) {
+      await navigator.clipboard.writeText(button.previousElementSibling.textContent);
+      button.textContent = "Copied";
+    }
+  });
+
+  new MutationObserver((changes) => {
+    const added = changes.flatMap((change) => [...change.addedNodes]).filter((node) => node.nodeType === Node.ELEMENT_NODE);
+    const folds = added.flatMap((node) => [...(node.matches("details[data-fold]") ? [node] : []), ...node.querySelectorAll("details[data-fold]")]);
+    for (const fold of folds) {
+      fold.open = foldsOf()[fold.dataset.fold] ?? fold.open;
+    }
+  }).observe(document.documentElement, { childList: true, subtree: true });
+
   const HOP = /^(arrival|queue|process)-/; // the uid of a hop's trace (lagloss_server/model/hops.py)
   const FADED = 0.12;
 

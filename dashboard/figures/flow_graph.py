@@ -74,7 +74,7 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
             drawing,
             placed[link.source],
             placed[link.target],
-            _describe_link(link.source, link.target, total),
+            describe_link(link.source, link.target, total),
             lost,
             colours,
         )
@@ -86,7 +86,7 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
     for node in graph.nodes:
         lost = None if total is None else total.lost_at.get(node_label(node))
         _add_node(
-            drawing, node, placed[node], _describe_node(node, graph, total), lost, hue.get(node, colours.dim), colours
+            drawing, node, placed[node], describe_node(node, graph, total), lost, hue.get(node, colours.dim), colours
         )
     _add_hops(drawing, graph, placed)
     return drawing.figure(
@@ -125,7 +125,8 @@ def lost_words(lost: Interval | None) -> str:
     return "" if lost is None else f"{fmt.count_interval(lost)} lost"
 
 
-def _describe_node(node: str, graph: Graph, total: Bucket | None) -> list[str]:
+def describe_node(node: str, graph: Graph, total: Bucket | None) -> list[str]:
+    """Return the lines below the name of a node."""
     if node in graph.retriers:
         return ["retrier"]
     if total is None:
@@ -133,7 +134,8 @@ def _describe_node(node: str, graph: Graph, total: Bucket | None) -> list[str]:
     return [f"process {fmt.duration(total.lags.hops.get(Hop('process', node)))}"]
 
 
-def _describe_link(source: str, target: str, total: Bucket | None) -> list[str]:
+def describe_link(source: str, target: str, total: Bucket | None) -> list[str]:
+    """Return the words on a link without those on loss."""
     if total is None:
         return []
     return [fmt.duration(total.lags.hops.get(Hop("queue", target, source)))]

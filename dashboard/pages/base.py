@@ -151,6 +151,13 @@ def sideways(label: str, children: Any) -> Part:
     return html.Div(children, className="wide", tabIndex=0, role="region", **aria(label=label))
 
 
+def fold(key: str, title: str, note: Part, children: Part) -> Part:
+    """Return a section that is one line until it is opened; lagloss.js keeps for each reader which are open. `key`:
+    its name there; `note`: its content in a few words, in the line."""
+    head = html.Summary([dmc.Title(title, order=2, fz=16), html.Span(note, className="faint fold-note")])
+    return html.Details([head, html.Div(children, className="fold-body")], className="fold", **data(fold=key))
+
+
 def page_of(address: Address) -> int:
     """Return the page of a list that the address asks for; the first one for what is no number."""
     number = address.query.get("page", "1")

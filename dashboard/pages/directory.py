@@ -6,10 +6,12 @@ from typing import Any, Final
 
 from dashboard.pages.alerts import page as alerts
 from dashboard.pages.audit import page as audit
+from dashboard.pages.coverage import page as coverage
 from dashboard.pages.groups import page as groups
 from dashboard.pages.health import page as health
 from dashboard.pages.incident import page as incident
 from dashboard.pages.message import page as message
+from dashboard.pages.messages import page as messages
 from dashboard.pages.overview import page as overview
 from dashboard.pages.page import Page
 from dashboard.pages.pipeline import page as pipeline
@@ -28,7 +30,9 @@ PAGES: Final[tuple[Page[Any], ...]] = (
     report.PAGE,
     alerts.PAGE,
     incident.PAGE,
+    messages.PAGE,
     groups.PAGE,
+    coverage.PAGE,
     health.PAGE,
     audit.PAGE,
 )

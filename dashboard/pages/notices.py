@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import dash_mantine_components as dmc
 from dash import html
@@ -13,7 +13,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from dashboard.pages.base import Part, alert
 from dashboard.queries.condition import Condition, Freshness
 from dashboard.request import links
-from dashboard.request.current_user import Person
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
@@ -24,10 +23,6 @@ from lagloss_server.store.engine import AWAY
 from lagloss_server.store.unreadable import UnreadableRow, some_of
 
 _T = TypeVar("_T")
-_THREE_LINES: Final = """\
-lagloss demo                                  # a sample pipeline with faults
-lagloss apply clicks.yaml                     # your pipeline: its nodes and its SLA
-from lagloss import Emitter                   # send beacons from each node: docs/instrument.md"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +76,10 @@ def ids_hidden(error: IdsHidden) -> Part:
     return alert("Message ids are hidden", str(error), "gray", "○")
 
 
-def no_pipeline(person: Person) -> Part:
-    """Draw the empty overview. Who sees only some pipelines is not asked to declare one: there may be others."""
-    if not person.grants.is_whole:
-        summary = "None of the pipelines that your teams can see exists yet. Ask an operator about your teams' access."
-        return alert("No pipelines for your teams", summary, "blue", "∅")
-    lines = [
-        "Declare a pipeline and apply it; it then appears on this page:",
-        dmc.Code(_THREE_LINES, block=True, mt="xs"),
-    ]
-    return alert("No pipeline yet", lines, "blue", "＋")
+def no_pipeline_of_teams() -> Part:
+    """Draw the empty overview of who sees only some pipelines: there may be others."""
+    summary = "None of the pipelines that your teams can see exists yet. Ask an operator about your teams' access."
+    return alert("No pipelines for your teams", summary, "blue", "∅")
 
 
 def unknown_pipeline(name: str, names: list[str], address: Address) -> Part:

@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from dash import Dash, Input, Output, State, dcc, no_update
 from dash.development.base_component import Component
@@ -45,6 +45,8 @@ from dashboard.request.links import Address
 from lagloss_server.store.store import Store
 
 R = TypeVar("R")
+Opening: TypeAlias = Callable[[Services, Mapping[str, str], Address, float], Address]
+"""Of services, the params of a path, an address without a range, and the time: the address with one."""
 LIGHT: Final = "light"
 """In place of a property: what the panel draws is built by the browser without Dash (printing)."""
 _PRINTED: Final = ("children", LIGHT)
@@ -142,7 +144,8 @@ class Page(Generic[R]):
     the container that is marked busy until it is first drawn. `ranged`: whether the range in the header is of any use.
     `themed`: whether it is drawn in other colours on dark ground. `refresh_ms`: the time between two ticks of the
     shell's clock, if that does not follow from the range in the address. `elsewhere`: the address with a span that
-    other pages can show, too. `glance`: asked before `read`, in the threads of questions to brokers.
+    other pages can show, too. `opens`: adds a range with data to an address without one. `glance`: asked before `read`,
+    in the threads of questions to brokers.
     """
 
     name: str
@@ -162,6 +165,7 @@ class Page(Generic[R]):
     themed: bool = False
     refresh_ms: int | None = None
     elsewhere: Callable[[Address], Address] = lambda address: address
+    opens: Opening | None = None
 
     def __post_init__(self) -> None:
         if self.stamp is not None and (self.also or self.glance is not None):
@@ -183,6 +187,18 @@ class Page(Generic[R]):
         if params is None:
             raise PreventUpdate
         return address, params
+
+    def opened(self, services: Services, params: Mapping[str, str], address: Address, now_s: float) -> Address:
+        """Return the address with the range that the page opens at, where it names none."""
+        if self.opens is None or address.query.keys() & {"range", "from", "to"}:
+            return address
+        return self.opens(services, params, address, now_s)
+
+    def visit(
+        self, services: Services, address: Address, params: Mapping[str, str], now_s: float, **more: Any
+    ) -> Visit:
+        """Return a look at the page, at a range that has data; reads from the store."""
+        return Visit(services, self.opened(services, params, address, now_s), params, now_s, **more)
 
     @property
     def filled(self) -> str:
@@ -207,7 +223,7 @@ class Page(Generic[R]):
     def first(self, services: Services, params: Mapping[str, str], address: Address, now_s: float) -> Part:
         """Return the frame with what the panels say, for the server's first answer."""
         printed = [panel for panel in (self.notice_panel, *self.panels) if panel.prop in _PRINTED]
-        drawn = self.drawn(Visit(services, address, params, now_s), printed)
+        drawn = self.drawn(self.visit(services, address, params, now_s), printed)
         frame = self.frame(params, address)
         contents = {panel.id: value for panel, value in zip(printed, drawn, strict=True) if value is not no_update}
         for component in [frame, *frame._traverse()]:  # Dash has no public walk; texts are yielded as well

@@ -61,7 +61,7 @@ _ATTRIBUTES: Final[Mapping[str, str]] = {
     "rowSpan": "rowspan",
     "tabIndex": "tabindex",
     **{name: name for name in ("alt", "height", "rel", "role", "scope", "target", "title", "width")},
-    **{name: name for name in ("data-inside", "data-key", "data-label")},
+    **{name: name for name in ("data-fold", "data-inside", "data-key", "data-label")},
 }
 _ADDRESSES: Final[Mapping[str, tuple[str, ...]]] = {
     "href": ("/", "#", "https://", "http://"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
@@ -11,7 +11,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 from dashboard.pages import notices
 from dashboard.pages.base import step
 from dashboard.pages.notices import Failed
-from dashboard.pages.page import LIGHT, Page, Panel, Visit, next_address
+from dashboard.pages.page import LIGHT, Page, Panel, next_address
 from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.queries.services import Services
 from dashboard.request.links import Address
@@ -34,9 +34,14 @@ def _register(app: Dash, services: Services, page: Page[Any]) -> None:
     if any(control.shows or control.choices for control in page.controls):
         _register_showing(app, services, page)
     if any(control.leads for control in page.controls):
-        _register_leading(app, page)
+        _register_leading(app, services, page)
     if page.more is not None:
         page.more(app, services)
+
+
+def opened_or_not(page: Page[Any], services: Services, params: Mapping[str, str], address: Address) -> Address:
+    """Return the address at which the page opens; as it is if PostgreSQL does not answer."""
+    return notices.or_nothing(page.opened, services, params, address, time.time()) or address
 
 
 def _register_drawing(app: Dash, services: Services, page: Page[Any]) -> None:
@@ -63,10 +68,24 @@ def _register_drawing(app: Dash, services: Services, page: Page[Any]) -> None:
         waiting = [store for store, data in zip(stores, more[len(more) - len(stores) :], strict=True) if not data]
         glance = None if page.glance is None else await services.threads.glance(page.glance, services)
         is_refresh = ctx.triggered_id == Shell.TICK
-        visit = Visit(services, address, params, time.time(), dark, is_refresh, given_values, glance)
-        drawn = await services.threads.read(notices.attempt, page.draw, visit, waiting)
+        now_s = time.time()
+
+        def read() -> list[Any]:
+            visit = page.visit(
+                services,
+                address,
+                params,
+                now_s,
+                dark=dark,
+                is_refresh=is_refresh,
+                given=given_values,
+                glance=glance,
+            )
+            return page.draw(visit, waiting)
+
+        drawn = await services.threads.read(notices.attempt, read)
         if isinstance(drawn, Failed):
-            failure = notices.query_failed(drawn, address.zone, visit.now_s)
+            failure = notices.query_failed(drawn, address.zone, now_s)
             drawn = [failure, *[no_update] * len(page.panels)]
         sent = [panel.sent(value) for panel, value in zip(panels, drawn, strict=True)]
         return [*sent, *("false" for _ in busy)]
@@ -91,8 +110,12 @@ def _register_late(app: Dash, services: Services, page: Page[Any], panel: Panel[
         if not data:
             return no_update
         address, params = page.locate(pathname, search)
-        visit = Visit(services, address, params, time.time(), page.themed and scheme == "dark")
-        drawn = await services.threads.read(notices.attempt, page.drawn, visit, [panel])
+        dark = page.themed and scheme == "dark"
+
+        def read() -> list[Any]:
+            return page.drawn(page.visit(services, address, params, time.time(), dark=dark), [panel])
+
+        drawn = await services.threads.read(notices.attempt, read)
         return no_update if isinstance(drawn, Failed) else drawn[0]  # the notice is that of `draw`
 
 
@@ -102,8 +125,8 @@ def _register_showing(app: Dash, services: Services, page: Page[Any]) -> None:
         outputs += [Output(control.id, "data")] if control.choices else []
         outputs += [Output(control.id, control.prop)] if control.shows else []
 
-    def shown(address: Address) -> list[Any]:
-        values: list[Any] = []
+    def shown(address: Address, params: Mapping[str, str]) -> list[Any]:
+        address, values = opened_or_not(page, services, params, address), list[Any]()
         for control in page.controls:
             values += [control.choices(services, address)] if control.choices else []
             values += [control.shows(address)] if control.shows else []
@@ -111,12 +134,13 @@ def _register_showing(app: Dash, services: Services, page: Page[Any]) -> None:
 
     @app.callback(*outputs, Input(Shell.URL, "pathname"), Input(Shell.URL, "search"))
     async def show(pathname: str | None, search: str | None) -> Any:
-        address, _ = page.locate(pathname, search)
-        values = await services.threads.read(shown, address) if has_choices else shown(address)
+        address, params = page.locate(pathname, search)
+        reads = has_choices or page.opens is not None
+        values = await services.threads.read(shown, address, params) if reads else shown(address, params)
         return values if len(outputs) > 1 else values[0]
 
 
-def _register_leading(app: Dash, page: Page[Any]) -> None:
+def _register_leading(app: Dash, services: Services, page: Page[Any]) -> None:
     controls = [control for control in page.controls if control.leads]
     others = list(dict.fromkeys(id_ for control in controls for id_ in control.given))
 
@@ -128,9 +152,11 @@ def _register_leading(app: Dash, page: Page[Any]) -> None:
         State(Shell.URL, "search"),
         prevent_initial_call=True,
     )
-    def lead(*values: Any) -> str:
+    async def lead(*values: Any) -> str:
         *values_of_controls, pathname, search = values
-        address, _ = page.locate(pathname, search)
+        address, params = page.locate(pathname, search)
+        if page.opens is not None:
+            address = await services.threads.read(opened_or_not, page, services, params, address)
         given_values = dict(zip(others, values_of_controls[len(controls) :], strict=True))
         changed = {
             control: value

@@ -87,8 +87,9 @@ def _header() -> Part:
                     ),
                 ],
                 gap="md",
+                className="head",
             ),
-            dmc.Group([_pipeline_select(), _range(), _zone_select()], gap="sm", mt="xs", mb="sm"),
+            dmc.Group([_pipeline_select(), _range(), _zone_select()], gap="sm", mt="xs", mb="sm", className="bar"),
         ]
     )
 
@@ -163,15 +164,16 @@ def nav(address: links.Address, current: str, person: Person) -> Part:
     pages = [
         ("overview", "Overview", links.OVERVIEW),
         ("portfolio", "Portfolio", links.PORTFOLIO),
+        ("messages", "Lost messages", links.MESSAGES),
         ("groups", "Groups", links.GROUPS),
+        ("coverage", "Coverage", links.COVERAGE),
         ("alerts", "Alerts", links.ALERTS),
         ("health", "Health", links.HEALTH),
     ]
     if person.role == "operator":
         pages.append(("audit", "Audit", links.AUDIT))
-    return dmc.Group(
-        [_nav_link(label, address.to(path).href, name == current) for name, label, path in pages], gap="xs"
-    )
+    items = [_nav_link(label, address.to(path).href, name == current) for name, label, path in pages]
+    return dmc.Group(items, gap="xs", className="bar")
 
 
 def pipeline_nav(address: links.Address, pipeline: str, current: str) -> Part:

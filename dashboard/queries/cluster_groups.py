@@ -37,9 +37,12 @@ class ClusterGroups:
 
 
 def read_groups(store: Store, filters: GroupFilters) -> ClusterGroups:
-    """Read the groups that the reader may see: of a team, those that its pipelines name."""
+    """Read the groups that the reader may see: of a team, those that its pipelines name, without other pipelines that
+    name them, too."""
     with store.engine.connect() as connection:
         readings = read_cluster_groups(connection)
+    shown = set(store.names())
+    readings = [GroupReading(reading.asked_ms, reading.group.shown_to(shown)) for reading in readings]
     clusters = sorted({reading.group.cluster for reading in readings})
     return ClusterGroups([reading for reading in readings if filters.matches(reading)], clusters, len(readings))
 

@@ -42,6 +42,8 @@ from lagloss_server.sums.rollup import PERIOD_S, period_of
 _Found: TypeAlias = Row[*tuple[Any, ...]]
 HOURS: Final = 24
 """The hours of a sparkline, the one that is running among them."""
+_FEW_HOURS: Final = 3
+"""Of fewer hours a sparkline has no shape: its minutes are drawn."""
 LOOKED_BACK_S: Final = 6 * 3_600
 """How far back the beginning of a verdict is looked for. Of 100 pipelines that is up to 36,000 rows of an index."""
 KEPT_S: Final = 60.0
@@ -282,10 +284,18 @@ def read_overview(store: Store, now_s: float) -> Overview:
 def detailed(store: Store, shown: Sequence[PipelineStatus], now_s: float) -> list[PipelineStatus]:
     """Return these pipelines with what is read of shown ones alone: since when they have their verdict, and their last
     hours."""
-    since_s, hours = _read_since(store, shown), _read_hours(store, [standing.pipeline for standing in shown], now_s)
+    newest = [
+        (standing.pipeline, standing.newest.start_s, standing.newest.verdict)
+        for standing in shown
+        if standing.newest is not None
+    ]
+    since_s, hours = read_since(store, newest), _read_hours(store, [standing.pipeline for standing in shown], now_s)
+    young = [standing.pipeline for standing in shown if len(hours.get(standing.pipeline, ())) < _FEW_HOURS]
+    minutes = _read_minutes(store, young, now_s)
     return [
         replace(
             standing,
+            minutes=_minutes(minutes.get(standing.pipeline, ())),
             newest=None
             if standing.newest is None
             else structs.replace(standing.newest, since_s=since_s.get(standing.pipeline)),
@@ -358,12 +368,22 @@ def _minute(row: _Found, lags: Lags, definition: Definition) -> Minute:
 
 def _hours(rows: Iterable[_Found], now_s: float) -> tuple[Hour, ...]:
     """Return the last `HOURS`, oldest first, whether anything is known of them or not."""
-    hours = {
-        row.start: Hour(row.start, row.e2e_p95_ms, row.lost_min / row.messages if row.messages else None)
-        for row in rows
-    }
+    hours = {row.start: _step(row) for row in rows}
     starts = range(_first_hour(now_s), int(now_s) + 1, PERIOD_S["hour"])
     return tuple(hours.get(start, Hour(start)) for start in starts)
+
+
+def _minutes(rows: Sequence[_Found]) -> tuple[Hour, ...]:
+    """Return the minutes from the first to the last of these, whether anything is known of them or not."""
+    minutes = {row.start: _step(row) for row in rows}
+    if not minutes:
+        return ()
+    starts = range(min(minutes), max(minutes) + WINDOW_S, WINDOW_S)
+    return tuple(minutes.get(start, Hour(start)) for start in starts)
+
+
+def _step(row: _Found) -> Hour:
+    return Hour(row.start, row.e2e_p95_ms, row.lost_min / row.messages if row.messages else None)
 
 
 def _first_hour(now_s: float) -> int:
@@ -406,16 +426,11 @@ def _read_lags(store: Store, pipelines: Sequence[StoredPipeline], newest: Mappin
     return lags
 
 
-def _read_since(store: Store, shown: Sequence[PipelineStatus]) -> dict[str, int]:
-    """Return the start of the first window that had the verdict of the newest one without a break, where it is no
-    further back than `LOOKED_BACK_S`."""
+def read_since(store: Store, newest: Sequence[tuple[str, int, str]]) -> dict[str, int]:
+    """Return by pipeline the start of the first window that had the verdict of its newest one without a break, where it
+    is no further back than `LOOKED_BACK_S`. `newest`: pipeline, start and verdict of those."""
     window = tables.WindowRow
-    minutes = (
-        (standing.pipeline, standing.newest.start_s, standing.newest.verdict)
-        for standing in shown
-        if standing.newest is not None
-    )
-    listed = tables.rows_of(minutes, name=Text(), start=BigInteger(), verdict=Text())
+    listed = tables.rows_of(newest, name=Text(), start=BigInteger(), verdict=Text())
     lately = (
         select(window.window_start)
         .where(
@@ -444,8 +459,24 @@ def _read_hours(store: Store, pipelines: Sequence[str], now_s: float) -> dict[st
     query: Select[*tuple[Any, ...]] = select(row.pipeline, row.start, row.e2e_p95_ms, row.messages, row.lost_min).where(
         tables.is_any(row.pipeline, pipelines), row.period == "hour", row.start >= _first_hour(now_s)
     )
-    hours: dict[str, list[_Found]] = {}
+    return _by_pipeline(store, query)
+
+
+def _read_minutes(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, list[_Found]]:
+    """Read the closed minutes of the last hours of pipelines that have hardly more."""
+    if not pipelines:
+        return {}
+    row = tables.WindowRow
+    start = row.window_start.label("start")
+    query: Select[*tuple[Any, ...]] = select(row.pipeline, start, row.e2e_p95_ms, row.messages, row.lost_min).where(
+        tables.is_any(row.pipeline, pipelines), row.window_start >= int(now_s) - _FEW_HOURS * PERIOD_S["hour"]
+    )
+    return _by_pipeline(store, query)
+
+
+def _by_pipeline(store: Store, query: Select[*tuple[Any, ...]]) -> dict[str, list[_Found]]:
+    rows: dict[str, list[_Found]] = {}
     with store.engine.connect() as connection:
-        for hour in connection.execute(query):
-            hours.setdefault(hour.pipeline, []).append(hour)
-    return hours
+        for row in connection.execute(query):
+            rows.setdefault(row.pipeline, []).append(row)
+    return rows

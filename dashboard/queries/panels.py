@@ -11,6 +11,7 @@ from dashboard.queries.annotations import Happenings, HappeningsDocument, read_h
 from dashboard.queries.condition import Condition, Freshness, condition, read_freshness
 from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_groups
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
+from dashboard.queries.overview import read_since
 from dashboard.queries.series import Series, SeriesDocument, read_series
 from dashboard.queries.sla_periods import SlaPeriods, sla_periods_of
 from dashboard.queries.taps import TapStatus, read_taps
@@ -36,8 +37,9 @@ class PanelsDocument(SeriesDocument, HappeningsDocument):
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """`newest`: the newest closed window, in the span or not; None before there is one. `sla_periods`: what
-    was promised over the span; `newest_sla`, when that window began."""
+    """`newest`: the newest closed window, in the span or not; None before there is one. `sla_periods`: what was
+    promised over the span; `newest_sla`, when that window began; `since_s`: since when its verdict has held without a
+    break (epoch s), None if for longer than `read_since` looks back."""
 
     stored: StoredPipeline
     series: Series
@@ -50,6 +52,7 @@ class Panels:
     newest: ListedWindow | None
     newest_sla: Sla
     condition: Condition
+    since_s: int | None
 
     def from_source(self, source: str) -> Panels:
         """Return what the page shows of one source's messages: numbers over time and of the newest window. Verdicts,
@@ -103,4 +106,11 @@ def read_panels(store: Store, pipeline: str, span: TimeRange, now_s: float) -> P
         newest=newest,
         newest_sla=judged_by.spec.sla,
         condition=condition_,
+        since_s=_since_s(store, pipeline, fresh),
     )
+
+
+def _since_s(store: Store, pipeline: str, fresh: Freshness) -> int | None:
+    if fresh.newest_s is None or fresh.verdict is None:
+        return None
+    return read_since(store, [(pipeline, fresh.newest_s, fresh.verdict)]).get(pipeline)

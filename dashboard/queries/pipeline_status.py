@@ -75,7 +75,7 @@ class Minute(Part, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """Sums of an hour (UTC, epoch s); `lag_ms`: its E2E p95. None: unknown."""
+    """Sums of an hour (UTC, epoch s), or of a minute; `lag_ms`: its E2E p95. None: unknown."""
 
     start_s: int
     lag_ms: float | None = None
@@ -97,7 +97,7 @@ class Targets:
 @dataclass(frozen=True)
 class PipelineStatus:
     """One pipeline. `newest`: None before its first closed window. `budgets`: None where there were no messages.
-    `hours`: none before `overview.detailed`."""
+    `hours`: none before `overview.detailed`; `minutes`: its first ones, while there are hardly any hours."""
 
     pipeline: str
     description: str
@@ -107,6 +107,7 @@ class PipelineStatus:
     newest: Minute | None = None
     budgets: Budgets = field(default_factory=dict)
     hours: tuple[Hour, ...] = ()
+    minutes: tuple[Hour, ...] = ()
     critical: int = 0
     warning: int = 0
 

@@ -55,6 +55,7 @@ class TapDocument(TypedDict):
     checkpoints: list[str]
     topic: str
     group: str | None
+    connector: str | None
     cluster: str | None
     commits: str | None
     delivered_by_commit: bool
@@ -138,7 +139,8 @@ class TapStatus:
             "node": self.tap.node,
             "checkpoints": self.checkpoints,
             "topic": self.tap.topic,
-            "group": self.tap.group,
+            "group": None if self.tap.offsets else self.tap.group,
+            "connector": self.tap.group if self.tap.offsets else None,
             "cluster": self.tap.cluster or None,
             "commits": self.commits,
             "delivered_by_commit": self.tap.group is not None and "out" in self.tap.places,

@@ -101,7 +101,7 @@ def _days(pages: Pages) -> ReportSection:
         f" Not listed: {left_out} before the first day with data, or in the future." if left_out else ""
     )
     heads = ("Day", "Status", *NUMBERS, "Min. ok", "Loss", "Unknown", "Missing", "Idle")
-    return ReportSection("Days", (note,), "days", Table(heads, rows, 2))
+    return ReportSection("Days", (note,), "days", Table(heads, rows, 2) if rows else None)
 
 
 def _known(pages: Pages) -> ReportSection:

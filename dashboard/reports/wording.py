@@ -8,6 +8,7 @@ from dashboard.format import VerdictLook
 from dashboard.reports.model import Figures, Report
 from dashboard.reports.ranges import CalendarRange
 from dashboard.request.zones import Zone
+from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
 from lagloss_server.sums.error_budget import Attainment, Budget, BudgetShare, Objective, Status, Target
 
@@ -28,6 +29,18 @@ def title(report: Report) -> str:
 def range_words(span: CalendarRange) -> str:
     """`2026-11` or `2026-11-01 00:00 to 2026-11-08 00:00`, without the zone."""
     return span.name or f"{local(span.from_s, span.zone)} to {local(span.to_s, span.zone)}"
+
+
+def range_sentence(span: CalendarRange, before: int, now_s: float) -> str:
+    """`November 2026 so far, since Thu 2026-11-26 13:41 (first data), UTC`; `before`: its minutes before any data."""
+    words = range_words(span)
+    if span.unit == "month":
+        words = Zone.named(span.zone).at(span.from_s).strftime("%B %Y")
+    first_s = span.from_s + before * WINDOW_S
+    so_far = " so far" if span.to_s > now_s else ""
+    weekday = Zone.named(span.zone).at(first_s).strftime("%a")
+    since = f", since {weekday} {local(first_s, span.zone)} (first data)" if before and first_s < now_s else ""
+    return f"{words}{so_far}{since}, {span.zone}"
 
 
 def local(at_s: float, zone: str) -> str:

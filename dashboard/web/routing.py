@@ -12,6 +12,7 @@ from dashboard.login import SignedIn, account
 from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages import directory, notices, shell
 from dashboard.pages.base import Part, step
+from dashboard.pages.registration import opened_or_not
 from dashboard.pages.registration import register as register_pages
 from dashboard.pages.shell import REFRESH_MS, Shell
 from dashboard.queries.services import Services
@@ -109,8 +110,10 @@ def _register_controls(app: Dash, services: Services) -> None:
     async def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
         address = Address.parse(pathname, search)
         names = await services.threads.read(notices.or_nothing, services.store.names)
-        span = shown_range(address.query, time.time())
         match = directory.find(address.path)
+        if match is not None:
+            address = await services.threads.read(opened_or_not, match[0], services, match[1], address)
+        span = shown_range(address.query, time.time())
         pipeline = match[1].get("pipeline") if match else None
         moments = (address.zone.typed(span.from_s), address.zone.typed(span.to_s))
         interval_ms = (match[0].refresh_ms if match else None) or _interval_ms(span)
@@ -128,7 +131,7 @@ def _register_controls(app: Dash, services: Services) -> None:
         State(Shell.URL, "search"),
         prevent_initial_call=True,
     )
-    def navigate(
+    async def navigate(
         pipeline: str | None,
         range_: str | None,
         zone: str | None,
@@ -138,8 +141,11 @@ def _register_controls(app: Dash, services: Services) -> None:
         pathname: str | None,
         search: str | None,
     ) -> Any:
-        address = Address.parse(pathname, search)
-        return step(address, _navigated(address, str(ctx.triggered_id), pipeline, range_, zone, from_, to))
+        address, by = Address.parse(pathname, search), str(ctx.triggered_id)
+        match = directory.find(address.path)
+        if by == Shell.RANGE and match is not None:
+            address = await services.threads.read(opened_or_not, match[0], services, match[1], address)
+        return step(address, _navigated(address, by, pipeline, range_, zone, from_, to))
 
 
 def _navigated(
@@ -173,7 +179,9 @@ def _of_pipeline(address: Address, pipeline: str) -> Address:
     if page is not None and page.name == "report":
         return Address(links.report(pipeline), address.query)
     return address.to(
-        links.message(pipeline) if page is not None and page.name == "message" else links.pipeline(pipeline)
+        links.message(pipeline)
+        if page is not None and page.name in ("message", "messages")
+        else links.pipeline(pipeline)
     )
 
 

@@ -16,14 +16,14 @@ Panel = dict[str, Any]
 
 
 def main() -> None:
-    """Write the three dashboards."""
+    """Write the dashboards."""
     for name, dashboard in dashboards().items():
         (FOLDER / f"{name}.json").write_text(json.dumps(dashboard, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
     """Return the dashboards by the names of their files."""
-    return {"overview": overview(), "pipeline": pipeline(), "read-api": read_api()}
+    return {"overview": overview(), "pipeline": pipeline(), "groups": groups(), "read-api": read_api()}
 
 
 def overview() -> dict[str, Any]:
@@ -159,6 +159,78 @@ def pipeline() -> dict[str, Any]:
     ]
     query = "label_values(lagloss_window_messages, pipeline)"
     return dashboard("lagloss-pipeline", "lagloss: one pipeline", panels, PROMETHEUS["type"], pipeline_query=query)
+
+
+def groups() -> dict[str, Any]:
+    """Return the page of all consumer groups, named by a definition or not: how far each is behind, and its risk."""
+    of = '{cluster=~"$cluster", group=~"$group"}'
+    legend = "{{group}} {{cluster}}"
+
+    def worst(name: str) -> str:
+        return f"max by (cluster, group) (lagloss_consumer_lag_{name}{of})"
+
+    def total(name: str) -> str:
+        return f"sum by (cluster, group) (max by (cluster, group, topic, partition) (lagloss_consumer_lag_{name}{of}))"
+
+    panels = [
+        series("Seconds behind, the ten worst", "s", [(f"topk(10, {worst('seconds')})", legend)], width=WIDTH),
+        series("Offsets behind, the ten worst", "short", [(f"topk(10, {total('offsets')})", legend)]),
+        series(
+            "Status: 0 ok, 1 warning, 2 stalled, 3 stopped", "short", [(f"topk(10, {worst('status')} != 0)", legend)]
+        ),
+        series("Commits per second", "short", [(total("commits_per_second"), legend)]),
+        series("Appends per second", "short", [(total("appends_per_second"), legend)]),
+        series(
+            "Partitions furthest behind",
+            "s",
+            [
+                (
+                    f"topk(10, max by (group, topic, partition) (lagloss_consumer_lag_seconds{of}))",
+                    "{{group}} {{topic}}/{{partition}}",
+                )
+            ],
+        ),
+        series("Time until retention deletes unread messages", "s", [(to_loss(of), legend)]),
+        series(
+            "Deleted unread per minute",
+            "short",
+            [(f"60 * sum by (cluster, group) (rate(lagloss_consumer_lag_deleted_unread_total{of}[5m]))", legend)],
+        ),
+        series(
+            "Members, of the groups of nodes",
+            "short",
+            [(f"max by (cluster, group) (lagloss_consumer_group_members{of})", legend)],
+        ),
+        series(
+            "Rounds in which some lag could not be read",
+            "short",
+            [("sum(increase(lagloss_consumer_lag_failures_total[5m]))", "failures")],
+        ),
+    ]
+    board = dashboard("lagloss-groups", "lagloss: consumer groups", panels, PROMETHEUS["type"], pipeline_query=None)
+    for name, query in (
+        ("cluster", "label_values(lagloss_consumer_lag_offsets, cluster)"),
+        ("group", 'label_values(lagloss_consumer_lag_offsets{cluster=~"$cluster"}, group)'),
+    ):
+        board["templating"]["list"].append(
+            {
+                "name": name,
+                "type": "query",
+                "datasource": PROMETHEUS,
+                "query": query,
+                "refresh": 2,
+                "sort": 1,
+                "multi": True,
+                "includeAll": True,
+                "allValue": ".*",
+            }
+        )
+    return board
+
+
+def to_loss(of: str) -> str:
+    """Return the seconds until retention deletes an unread message, by group."""
+    return f"min by (cluster, group) (lagloss_consumer_lag_loss_timestamp_seconds{of}) - time()"
 
 
 def read_api() -> dict[str, Any]:

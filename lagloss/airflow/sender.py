@@ -137,6 +137,7 @@ class ReportSender:
             try:
                 self._collector.send(reports)
             except urllib.error.HTTPError as error:
+                error.close()
                 self._complain(error)
                 if error.code in PERMANENT:
                     self.dropped += len(reports)

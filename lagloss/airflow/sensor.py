@@ -131,12 +131,13 @@ def ask(pipeline: str, start: datetime, end: datetime, node: str | None) -> dict
         try:
             return collector.ask(path, token)
         except urllib.error.HTTPError as error:
-            if error.code in (401, 403):  # perhaps another token is the pipeline's
-                refused = error
-            elif error.code in PERMANENT or error.code == 404:
-                raise AirflowFailException(f"{pipeline}: {error.read().decode(errors='replace')}") from error
-            else:
-                return {**span, "state": "waiting", "why": str(error)}
+            with error:
+                if error.code in (401, 403):  # perhaps another token is the pipeline's
+                    refused = error
+                elif error.code in PERMANENT or error.code == 404:
+                    raise AirflowFailException(f"{pipeline}: {error.read().decode(errors='replace')}") from error
+                else:
+                    return {**span, "state": "waiting", "why": str(error)}
         except OSError as error:
             return {**span, "state": "waiting", "why": str(error)}
     raise AirflowFailException(

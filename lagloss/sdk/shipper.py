@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time_ns
@@ -41,6 +42,15 @@ class EmitterIdentity:
     started_at: int
     resumes: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PendingReport:
+    """A report under way: the tallies that are not acknowledged yet, by part."""
+
+    parts: deque[list[Tally]]
+    closed_at_ms: int | None
+    acknowledged: list[bool] = field(default_factory=list)
 
 
 class Shipper:
@@ -183,29 +193,56 @@ class Shipper:
         until: Callable[[], float] = lambda: NEVER,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Report the changed tallies, in one report or several in sequence; return True once the broker has them all.
-
-        Only the last has the new progress and final_through: they are not true before all tallies are there.
+        """Report the changed tallies; return True once the broker has them all.
 
         Args:
             closed_at_ms: the end of the emitter, which is expected in windows up to then; None while it lives.
             until: as for `ship`.
             meanwhile: as for `ship`.
         """
-        parts = _parts(self.account.changed())
-        for number, tallies in enumerate(parts):
-            is_last = number == len(parts) - 1
-            acknowledged: list[bool] = []
-            self._waiting_for += 1
-            self._send_record(
-                self._next_report(tallies, closed_at_ms) if is_last else self._same_again(tallies), acknowledged.append
-            )
-            if not self._wait(until, meanwhile) or not acknowledged[0]:
+        return bool(self.finish_report(self.start_report(closed_at_ms), until=until, meanwhile=meanwhile))
+
+    def start_report(self, closed_at_ms: int | None = None) -> PendingReport:
+        """Begin to report the changed tallies, in one report or several in sequence; wait for nothing.
+
+        Only the last has the new progress and final_through: they are not true before all tallies are there.
+        """
+        reporting = PendingReport(deque(_parts(self.account.changed())), closed_at_ms)
+        self._send_part(reporting)
+        return reporting
+
+    def finish_report(
+        self,
+        reporting: PendingReport,
+        *,
+        until: Callable[[], float] = lambda: NEVER,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> bool | None:
+        """Send the rest of a report, and wait for its acknowledgements.
+
+        Returns:
+            True once the broker has it all, False if a part was given up, None if the time was up: then another call
+            goes on.
+        """
+        while True:
+            if not self._wait(until, meanwhile):
+                return None
+            if not reporting.acknowledged.pop():
                 return False
-            self.account.reported(tallies)
+            self.account.reported(reporting.parts.popleft())
+            if not reporting.parts:
+                break
+            self._send_part(reporting)
         self._progress, self._final_through = self._next_progress, self.account.final_through
         self._reported_at = time.monotonic()
         return True
+
+    def _send_part(self, reporting: PendingReport) -> None:
+        tallies = reporting.parts[0]
+        is_last = len(reporting.parts) == 1
+        report = self._next_report(tallies, reporting.closed_at_ms) if is_last else self._same_again(tallies)
+        self._waiting_for += 1
+        self._send_record(report, reporting.acknowledged.append)
 
     def heartbeat(self) -> None:
         """Report that this emitter lives, and nothing else that is new, while blocks are not acknowledged.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Column, Table
 
 from lagloss_server.base import format as fmt
-from lagloss_server.groups.cluster_groups import GroupReading, behind_text, pipelines_text
+from lagloss_server.groups.cluster_groups import ClusterGroup, GroupReading, behind_text, pipelines_text
 
 
 def groups_table(readings: Iterable[GroupReading], now_s: float) -> Table:
@@ -19,8 +19,8 @@ def groups_table(readings: Iterable[GroupReading], now_s: float) -> Table:
         table.add_row(
             group.cluster,
             group.group,
-            group.state if group.kind == "consumer" else f"{group.state} (share)",
-            fmt.count(group.members),
+            _state(group),
+            fmt.NOTHING if group.kind == "connect" else fmt.count(group.members),
             group.status or fmt.NOTHING,
             fmt.count(group.lag),
             behind_text(group),
@@ -29,3 +29,9 @@ def groups_table(readings: Iterable[GroupReading], now_s: float) -> Table:
             pipelines_text(group.named_by),
         )
     return table
+
+
+def _state(group: ClusterGroup) -> str:
+    if group.kind == "connect":
+        return "(connector)"
+    return group.state if group.kind == "consumer" else f"{group.state} (share)"

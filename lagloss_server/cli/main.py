@@ -232,6 +232,35 @@ def groups(
 
 
 @app.command()
+def coverage(
+    by: Annotated[str, typer.Option(help="group by prefix of the name, or by label:NAME of pipelines")] = "prefix",
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show which topics and consumer groups of the clusters a definition names, and which none does."""
+    import msgspec
+
+    from lagloss_server.cli.coverage_table import coverage_table, not_measured_lines
+    from lagloss_server.groups.coverage import is_grouping, read_coverage
+
+    if not is_grouping(by):
+        raise UsageError(detail=f"expected --by prefix or --by label:NAME, found {by!r}")
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        result = read_coverage(store)
+    if as_json:
+        typer.echo(msgspec.json.encode(result.document(by)).decode())
+    else:
+        out().print(coverage_table(result, by))
+        for line in not_measured_lines(result):
+            typer.echo(line)
+    if not result.asked_ms:
+        typer.echo("No topics were listed yet: the aggregator lists them once a minute.", err=True)
+    elif stale := result.not_current(time.time()):
+        names = ", ".join(name or "lagloss's own" for name in stale)
+        typer.echo(f"Not current: topics of cluster {names} were not listed in the last three minutes.", err=True)
+
+
+@app.command()
 def runs(
     pipeline: PipelineName,
     from_: From = "-24h",

@@ -24,6 +24,8 @@ _KINDS: Final[dict[type, int]] = {
     float: kinds.FLOAT, str: kinds.TEXT, bytes: kinds.BYTES, Uuid: kinds.UUID,
 }  # fmt: skip
 _NUMBERS: Final = frozenset({kinds.BOOL, kinds.INT, kinds.MILLIS, kinds.MICROS, kinds.NANOS, kinds.DATE, kinds.MOMENT})
+_WHOLE: Final = frozenset({kinds.INT, kinds.MILLIS, kinds.MICROS, kinds.NANOS, kinds.DATE})
+"""Kinds of integers that are ids as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,31 @@ class PartColumn:
     @classmethod
     def of_millis(cls, timestamps_ms: I64) -> PartColumn:
         """Return timestamps as parts."""
-        n = timestamps_ms.size
-        empty = np.zeros(n, np.int64)
-        return cls(_NOTHING, np.full(n, kinds.MILLIS, np.int8), timestamps_ms, empty, empty)
+        return cls._of_numbers(timestamps_ms, kinds.MILLIS)
+
+    @classmethod
+    def of_integers(cls, numbers: I64) -> PartColumn:
+        """Return integers as parts."""
+        return cls._of_numbers(numbers, kinds.INT)
+
+    @classmethod
+    def of_text(cls, text: bytes, rows: int) -> PartColumn:
+        """Return the same text as the part of so many rows."""
+        empty = np.zeros(rows, np.int64)
+        sizes = np.full(rows, len(text), np.int64)
+        return cls(np.frombuffer(text, np.uint8), np.full(rows, kinds.TEXT, np.int8), empty, empty, sizes)
+
+    @classmethod
+    def _of_numbers(cls, numbers: I64, kind: int) -> PartColumn:
+        empty = np.zeros(numbers.size, np.int64)
+        return cls(_NOTHING, np.full(numbers.size, kind, np.int8), numbers, empty, empty)
+
+    def value(self, row: int) -> int | bytes | None:
+        """Return the number of a row, or the bytes of its span; None if it has neither."""
+        kind = self.kinds[row]
+        if kind in (kinds.TEXT, kinds.BYTES, kinds.LARGE_INT):
+            return self.data[self.starts[row] : self.starts[row] + self.sizes[row]].tobytes()
+        return int(self.numbers[row]) if kind in _WHOLE else None
 
 
 def _cell(value: Any) -> tuple[int, int, bytes]:

@@ -14,7 +14,7 @@ from lagloss_server.extraction import kinds
 from lagloss_server.extraction.columns import I8, ByteColumn, PartColumn
 from lagloss_server.extraction.conditions import FALSE, UNKNOWN, judge
 from lagloss_server.extraction.formats import FormatReader, Schemas
-from lagloss_server.extraction.ids import measure_ids, write_ids
+from lagloss_server.extraction.id_forms import read_ids
 from lagloss_server.extraction.reasons import CODES, REASONS, Reason
 from lagloss_server.extraction.spec import Extracted, Extraction, Records
 from lagloss_server.extraction.times import read_times
@@ -57,11 +57,10 @@ class Extractor:
             RegistryUnreachable: a schema is wanted that the registry cannot be asked for.
         """
         extraction, read = self._extraction, self._read(records)
-        ids = [read.parts[part] for part in extraction.id.parts]
-        sizes, id_codes = measure_ids(ids)
+        ids = read_ids(extraction, [read.parts[part] for part in extraction.id.parts])
         times, time_codes = read_times(read.parts[extraction.event_time.part], extraction.event_time.unit)
         parts = (*extraction.id.parts, extraction.event_time.part)
-        codes = _first([*(read.codes[part] for part in parts), id_codes, time_codes])
+        codes = _first([*(read.codes[part] for part in parts), ids.codes, time_codes])
         left_out = 0
         if extraction.where is not None:
             # of a value that is null every condition is decided
@@ -72,7 +71,7 @@ class Extractor:
             codes[truth == FALSE] = _LEFT_OUT
             left_out = int(np.count_nonzero(truth == FALSE))
         rows = np.flatnonzero(codes == 0)
-        return Extracted(rows, write_ids(ids, sizes, rows), times[rows], left_out, _unreadable(codes))
+        return Extracted(rows, ids.write(rows), times[rows], left_out, _unreadable(codes))
 
     def _read(self, records: Records) -> _Read:
         parts: dict[RecordPart, PartColumn] = {}
@@ -96,6 +95,10 @@ class Extractor:
         for part in self._others:
             if part.source == "timestamp":
                 parts[part] = PartColumn.of_millis(np.array(records.timestamp_ms, np.int64))
+            elif part.source == "partition":
+                parts[part] = PartColumn.of_integers(np.array(records.partitions, np.int64))
+            elif part.source == "offset":
+                parts[part] = PartColumn.of_integers(np.array(records.offsets, np.int64))
             elif part.source == "header":
                 parts[part] = PartColumn.of_bytes(records.header(part.name))
                 codes[part] = records.broken_headers()

@@ -25,16 +25,22 @@ _ABSENT, _NULL, _INT, _NANOS, _DATE = kinds.ABSENT, kinds.NULL, kinds.INT, kinds
 _TEXT, _BYTES, _UUID, _LARGE_INT = kinds.TEXT, kinds.BYTES, kinds.UUID, kinds.LARGE_INT
 
 
-def measure_ids(parts: Sequence[PartColumn]) -> tuple[I64, I8]:
-    """Return of each row the bytes of each part's text, as [part, row], and why it is no id: of `CODES`, or 0."""
+def measure_parts(parts: Sequence[PartColumn]) -> tuple[I64, I8]:
+    """Return of each row the bytes of each part's text, as [part, row], and why one has none: of `CODES`, or 0."""
     sizes = np.empty((len(parts), parts[0].kinds.size), np.int64)
     for part, row_sizes in zip(parts, sizes, strict=True):
         _measure(part.data, part.kinds, part.numbers, part.starts, part.sizes, row_sizes)
     codes = np.zeros(sizes.shape[1], np.int8)
-    codes[sizes.sum(axis=0) + (len(parts) - 1) * len(SEPARATOR) > MAX_ID_BYTES] = CODES["bad_id"]
-    least = sizes.min(axis=0)
-    codes[(sizes == _BAD).any(axis=0) | (least == 0)] = CODES["bad_id"]
+    codes[(sizes == _BAD).any(axis=0)] = CODES["bad_id"]
     codes[(sizes == _MISSING).any(axis=0)] = CODES["no_id"]
+    return sizes, codes
+
+
+def measure_ids(parts: Sequence[PartColumn]) -> tuple[I64, I8]:
+    """Return of each row the bytes of each part's text, as [part, row], and why it is no id: of `CODES`, or 0."""
+    sizes, codes = measure_parts(parts)
+    is_long = sizes.sum(axis=0) + (len(parts) - 1) * len(SEPARATOR) > MAX_ID_BYTES
+    codes[(codes == 0) & (is_long | (sizes.min(axis=0) == 0))] = CODES["bad_id"]
     return sizes, codes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -26,21 +26,47 @@ BROKEN_HEADERS: Final[Headers] = _BrokenHeaders()
 """Of a record with headers that no client of Kafka's hands out."""
 
 
+def _nowhere() -> npt.NDArray[np.int64]:
+    return np.empty(0, np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Records:
     """Records of one topic, of any partitions, a row each. `timestamp_ms`: the record's own, ms since the epoch.
 
     `keys` and `values` may be Arrow arrays of type binary or large_binary, and `headers` one of lists of structs (key,
-    value), as Spark's Kafka source has them; they are then read in place.
+    value), as Spark's Kafka source has them; they are then read in place. `partitions`, `offsets`: where they are in
+    the topic; empty if no id is made of them.
     """
 
     timestamp_ms: npt.NDArray[np.int64]
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     headers: Sequence[Headers | None]
+    partitions: npt.NDArray[np.int64] = field(default_factory=_nowhere)
+    offsets: npt.NDArray[np.int64] = field(default_factory=_nowhere)
 
     def __len__(self) -> int:
         return len(self.timestamp_ms)
+
+    def cut(self, start: int, end: int) -> Records:
+        """Return the rows from `start` to before `end`."""
+        rows = slice(start, end)
+        return Records(
+            self.timestamp_ms[rows],
+            self.keys[rows],
+            self.values[rows],
+            self.headers[rows],
+            self.partitions[rows],
+            self.offsets[rows],
+        )
+
+    def at(self, rows: npt.NDArray[np.intp]) -> Records:
+        """Return these rows of records in lists."""
+        chosen = rows.tolist()
+        keys, values, headers = ([column[row] for row in chosen] for column in (self.keys, self.values, self.headers))
+        places = (column[rows] if column.size else column for column in (self.partitions, self.offsets))
+        return Records(self.timestamp_ms[rows], keys, values, headers, *places)
 
     def value_sizes(self) -> npt.NDArray[np.int64]:
         """Return the bytes of each value, 0 for a tombstone; shape (records,)."""

@@ -23,8 +23,9 @@ from lagloss_server.store.schema import core as tables
 Basis = Literal["event-time", "timestamp"]
 """What says since when the first unread record is under way: its event time, by a header of lagloss or the expression
 of a tap of its topic, or else the record's timestamp."""
-Kind = Literal["consumer", "share"]
-"""`share`: a share group (KIP-932), whose members share partitions."""
+Kind = Literal["consumer", "share", "connect"]
+"""`share`: a share group (KIP-932), whose members share partitions. `connect`: a source connector of Kafka Connect that
+a definition names, by the offsets that its workers store; its state and members are unknown."""
 CURRENT_S: Final = 60.0
 """An older reading is not current: the aggregator, or the cluster, is away."""
 
@@ -75,6 +76,11 @@ class ClusterGroup(msgspec.Struct, frozen=True):
     hottest: HottestPartition | None
     topics: tuple[TopicLag, ...]
     named_by: tuple[NamedBy, ...]
+
+    def shown_to(self, pipelines: Collection[str]) -> ClusterGroup:
+        """Return it as who may see these pipelines sees it: without nodes of others."""
+        named_by = tuple(named for named in self.named_by if named.pipeline in pipelines)
+        return msgspec.structs.replace(self, named_by=named_by)
 
     @property
     def waits(self) -> bool:

@@ -124,8 +124,9 @@ def status(readings: Sequence[OffsetReading], members: int | None) -> Status | N
         return "stalled"
     if any(reading.lag == 0 for reading in readings_):
         return "ok"
-    if readings_[-1].at_ms - readings_[0].at_ms < FULL_MS:
-        return None
+    covered_ms = readings_[-1].at_ms - readings_[0].at_ms
+    if covered_ms < FULL_MS:
+        return "ok" if covered_ms >= LEAST_MS and readings_[-1].lag < readings_[0].lag else None
     return "warning" if _grows(readings_) else "ok"
 
 

@@ -17,13 +17,14 @@ from pydantic_core import CoreSchema, core_schema
 from lagloss.wire.times import Unit
 from lagloss_server.base.fields import describe
 
-Source = Literal["value", "key", "header", "timestamp"]
+Source = Literal["value", "key", "header", "timestamp", "partition", "offset"]
 Path = tuple[str | int, ...]
 """Members of objects by name and items of arrays by index, from the outermost in; empty: the whole."""
 Scalar = str | int | float | bool | None
 
 MAX_LENGTH: Final = 1_000
 """Characters of one expression."""
+MAX_ID_PARTS: Final = 8
 MAX_DEPTH: Final = 20
 """Steps of a path, and levels of parentheses in a condition."""
 _STEP: Final = re.compile(
@@ -34,13 +35,16 @@ _UNIT: Final = re.compile(r"\s+in\s+([^\s'\"\]]+)$")
 _WORD: Final = re.compile(r"[A-Za-z]+")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?P<fraction>(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 _TEXT: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+_CALL: Final = re.compile(r"\s*(?P<name>hash|partition-offset)\s*\(")
+POSITION: Final = "partition-offset"
 _OPERANDS: Final = "a path such as $.order.id, `key`, `key:$.path` or `header:NAME`"
 _LITERALS: Final[dict[str, Scalar]] = {"true": True, "false": False, "null": None}
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPart:
-    """A part of a Kafka record: of its value or key the field at `path`, the header `name`, or its own timestamp.
+    """A part of a Kafka record: of its value or key the field at `path`, the header `name`, or its own timestamp,
+    partition or offset.
 
     A key or a header without a path is its bytes as text, whatever its format; the path of a header is empty, and
     means the text or number that it is as JSON.
@@ -49,6 +53,9 @@ class RecordPart:
     source: Source
     path: Path | None = None
     name: str = ""
+
+
+_OWN_POSITION: Final = (RecordPart("partition"), RecordPart("offset"))
 
 
 class _Expression:
@@ -76,30 +83,58 @@ class _Expression:
         return dict(cls.json_schema)
 
 
+IdForm = Literal["text", "hash", "position"]
+"""How an id is made of its parts: joined with `/`; by a hash of them; or as TOPIC/PARTITION/OFFSET of the record in the
+first topic, which is the record itself (its partition and offset), or is named by one part or by three."""
+
+
 @dataclass(frozen=True, slots=True)
 class IdExpression(_Expression):
-    """The location of the message id: one part of a record, or several, joined with `/`."""
+    """The location of the message id: the parts of a record that it is made of."""
 
     written: str | tuple[str, ...]
     parts: tuple[RecordPart, ...] = field(compare=False)
+    form: IdForm = field(default="text", compare=False)
 
     json_schema: ClassVar[dict[str, Any]] = {
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 8}]
+        "anyOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_ID_PARTS},
+        ]
     }
 
     @classmethod
     def parse(cls, value: object) -> IdExpression:
-        """Parse `$.order.id`, or `[$.shop, $.order.id]`.
+        """Parse `$.order.id`, `[$.shop, $.order.id]`, `hash($.user, $.at)`, `partition-offset` or
+        `partition-offset(header:origin)`.
 
         Raises:
             ValueError: what was expected, and what was found.
         """
         if isinstance(value, str):
+            if value.strip() == POSITION:
+                return cls(value, _OWN_POSITION, "position")
+            if call := _CALL.match(value):
+                is_hash = call["name"] == "hash"
+                parts = _Parser(_text(value), _OPERANDS, call.end()).arguments()
+                if not is_hash and len(parts) not in (1, 3):
+                    expected = "1 part (TOPIC/PARTITION/OFFSET) or 3 (topic, partition, offset)"
+                    raise ValueError(f"expected {expected} in {POSITION}(…), found {len(parts)} in {value!r}")
+                return cls(value, parts, "hash" if is_hash else "position")
             return cls(value, (_part(value),))
-        if isinstance(value, list | tuple) and 0 < len(value) <= 8 and all(isinstance(part, str) for part in value):
+        if (
+            isinstance(value, list | tuple)
+            and 0 < len(value) <= MAX_ID_PARTS
+            and all(isinstance(part, str) for part in value)
+        ):
             return cls(tuple(value), tuple(_part(part) for part in value))
         described = repr(value) if isinstance(value, list) else describe(value)
-        raise ValueError(f"expected {_OPERANDS}, or a list of 1 to 8 of these, found {described}")
+        raise ValueError(f"expected {_OPERANDS}, or a list of 1 to {MAX_ID_PARTS} of these, found {described}")
+
+    @property
+    def is_own_position(self) -> bool:
+        """Whether it is the position of the record itself."""
+        return self.parts == _OWN_POSITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +280,9 @@ def _unquote(text: str) -> str:
 class _Parser:
     """A recursive descent over one expression."""
 
-    def __init__(self, text: str, expected: str = _OPERANDS) -> None:
+    def __init__(self, text: str, expected: str = _OPERANDS, at: int = 0) -> None:
         self.text = text
-        self.at = 0
+        self.at = at
         self.depth = 0
         self.expected = expected
 
@@ -285,6 +320,24 @@ class _Parser:
             self.fail("`json` after `as`")
         self.at += 4
         return ()
+
+    def arguments(self) -> tuple[RecordPart, ...]:
+        """Parse the rest of the text as 1 to 8 parts and a closing parenthesis."""
+        parts = [self._argument()]
+        while self._next(","):
+            parts.append(self._argument())
+        if not self._next(")"):
+            self.fail("a comma or a closing parenthesis")
+        self._space()
+        if self.at < len(self.text):
+            self.fail("the end of the expression after the closing parenthesis")
+        if len(parts) > MAX_ID_PARTS:
+            raise ValueError(f"expected up to {MAX_ID_PARTS} parts, found {len(parts)} in {self.text!r}")
+        return tuple(parts)
+
+    def _argument(self) -> RecordPart:
+        self._space()
+        return self.part()
 
     def condition(self) -> Test:
         """Parse the whole text as a condition."""

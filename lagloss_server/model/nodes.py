@@ -10,7 +10,7 @@ from pydantic import Field
 
 from lagloss_server.base.fields import Name, Strict, like
 from lagloss_server.model.spans import SpanPlace, SpanSpec
-from lagloss_server.model.taps import Elsewhere, GroupId, TapPlace, TapSpec
+from lagloss_server.model.taps import Elsewhere, GroupId, OffsetStorage, TapPlace, TapSpec
 
 QueueUrl = Annotated[
     str, like(r"^https?://[^\s\x00-\x1f\x7f]{1,500}$", "an HTTP or HTTPS URL without spaces", is_shown=False)
@@ -41,21 +41,27 @@ class NodeSpec(Strict):
 
     @property
     def input(self) -> str | None:
-        """The consumer group or queue of which the consumer lag is to be watched."""
-        return self.group or self._tapped("group") or self.queue
+        """The consumer group, source connector or queue of which the consumer lag is to be watched."""
+        return self.group or self._tapped("reader") or self.queue
+
+    @property
+    def input_offsets(self) -> OffsetStorage | None:
+        """Where the offsets of that connector are; None for a group or queue."""
+        spec = self.taps.get("in")
+        return spec.storage if self.group is None and isinstance(spec, TapSpec) else None
 
     @property
     def input_cluster(self) -> str:
         """The name of the Kafka cluster of that group and its topics, empty for the one of lagloss's own topics."""
         return self.cluster or self._tapped("cluster") or ""
 
-    def _tapped(self, name: Literal["group", "cluster"]) -> str | None:
+    def _tapped(self, name: Literal["reader", "cluster"]) -> str | None:
         spec = self.taps.get("in")
         return getattr(spec, name) if isinstance(spec, TapSpec) else None
 
     @property
     def has_group(self) -> bool:
-        """Whether a Kafka consumer group's lag is to be watched, and not a queue's."""
+        """Whether the lag of a reader of Kafka is to be watched, and not a queue's."""
         return self.input is not None and self.queue is None
 
 

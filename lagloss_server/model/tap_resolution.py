@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lagloss_server.model.cuts import cut_nodes
-from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.expressions import POSITION, IdExpression, TimeExpression
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.nodes import NodeSpec
 from lagloss_server.model.taps import COMMIT, Extraction, Order, Tap, TapSpec
+
+MAX_POSITION_TOPIC: Final = 223
+"""Characters of a topic whose positions are ids: with `/`, a partition and an offset of any size, at most 255."""
+_NO_POSITION: Final = (
+    f"expected `{POSITION}` at the first topic alone, and at later ones `{POSITION}(…)` with the header that holds the "
+    "record's place there"
+)
 
 
 class TapProblem(ValueError):
@@ -62,11 +69,46 @@ class _Resolver:
         self._identities: dict[str, _Identity] = {}
 
     def resolve(self) -> Iterator[Tap]:
+        self._origins = self._read_origins()
         for node in self._flow.nodes:
             self._read_topics(node)
         for node in self._flow.nodes:
             yield from self._topic_taps(node)
             yield from self._group_taps(node)
+
+    def _read_origins(self) -> tuple[str, ...]:
+        """Return the topics whose records' own positions are ids: what a source sends, or the first group reads.
+
+        Their records' positions in other topics say nothing, and two topics of the same name would share ids.
+        """
+        topics: dict[tuple[str, str], None] = {}
+        for node in self._flow.nodes:
+            exits: dict[tuple[str, str], None] = {}
+            for place, spec in self._taps(node).items():
+                if not isinstance(spec, TapSpec) or spec.id is None or not spec.id.is_own_position:
+                    continue
+                if place != "in" and (self._before(node) or not place.startswith("out") or self._has_group(node)):
+                    expected = "only for `out` of a source, or for `in` with the topic that its group reads"
+                    raise TapProblem(node, place, f"expected `{POSITION}` {expected}, found it for {place}")
+                if spec.topic is None:
+                    raise TapProblem(node, place, f"expected a `topic`, whose records' `{POSITION}` is the id")
+                if len(spec.topic) > MAX_POSITION_TOPIC:
+                    problem = f"expected a topic of up to {MAX_POSITION_TOPIC} characters with the id `{POSITION}`"
+                    raise TapProblem(node, place, f"{problem}, found {len(spec.topic)}")
+                topic = spec.cluster or "", spec.topic
+                if any(other[1] == topic[1] and other != topic for other in topics):
+                    problem = f"expected topics of different names with the id `{POSITION}`, found two clusters'"
+                    raise TapProblem(node, place, f"{problem} {spec.topic}, whose records would share ids")
+                topics[topic] = None
+                if place != "in":
+                    exits[topic] = None
+                if len(exits) > 1 and self._specs[node].copy_:
+                    problem = f"expected one topic with the id `{POSITION}` for `copy`"
+                    raise TapProblem(node, place, f"{problem}: a message has another position in each topic")
+        return tuple(name for _, name in topics)
+
+    def _has_group(self, node: str) -> bool:
+        return isinstance(self._taps(node).get("in"), TapSpec)
 
     def _taps(self, node: str) -> Mapping[str, TapSpec | str]:
         """Return the taps of a node by place: `out` spread over its outs, the default of sinks added."""
@@ -75,7 +117,11 @@ class _Resolver:
         everywhere = taps.pop("out", None) if "out" not in exits else None
         if everywhere is not None:
             taps = {**{place: everywhere for place in exits if place.startswith("out:")}, **taps}
-        if taps and self._is_sink(node) and "out" in exits and isinstance(taps.get("in"), TapSpec):
+        reader = taps.get("in")
+        if self._is_sink(node) and "out" in exits and isinstance(reader, TapSpec):
+            if reader.connector is not None and taps.get("out", COMMIT) == COMMIT:
+                problem = "expected the topic that the connector writes: its offsets also pass records that it skips"
+                raise TapProblem(node, "out", problem)
             taps.setdefault("out", COMMIT)
         for place, spec in taps.items():
             self._check(node, place, spec, exits)
@@ -90,9 +136,10 @@ class _Resolver:
             )
         if spec == COMMIT and not isinstance(self._specs[node].taps.get("in"), TapSpec):
             raise TapProblem(node, place, "expected an `in` tap, since `out` is `commit`")
-        if isinstance(spec, TapSpec) and (spec.group is None) == (place == "in"):
-            expected = "only a topic" if spec.group is None else "a group"
-            raise TapProblem(node, place, f"expected a `{'group' if place == 'in' else 'topic'}`, found {expected}")
+        if isinstance(spec, TapSpec) and (spec.reader is None) == (place == "in"):
+            wanted = "`group` or `connector`" if place == "in" else "`topic`"
+            what = "only a topic" if spec.reader is None else f"a {'group' if spec.group else 'connector'}"
+            raise TapProblem(node, place, f"expected a {wanted}, found {what}")
 
     def _is_sink(self, node: str) -> bool:
         return not self._flow.following(node) and node not in self._flow.retriers
@@ -123,10 +170,31 @@ class _Resolver:
                 "expected an `eventTime`: the preceding tap uses the record timestamp, which other topics can lack"
             )
             raise TapProblem(node, place, problem)
+        origins = self._origins_of(node, place, spec, message_id, inherited)
+        form = spec.format or "auto"
         try:
-            return Extraction(message_id, event_time, spec.where, spec.format or "auto", spec.schema_, spec.message)
+            return Extraction(message_id, event_time, spec.where, form, spec.schema_, spec.message, origins)
         except ValueError as error:
             raise TapProblem(node, place, str(error)) from error
+
+    def _origins_of(
+        self, node: str, place: str, spec: TapSpec, message_id: IdExpression, inherited: _Identity
+    ) -> tuple[str, ...]:
+        """Return the topics that an id's positions may be of; none of an id of another form."""
+        preceding = [inherited, *(self._identities.get(name, _Identity()) for name in self._before(node))]
+        ids = [identity.id for identity in preceding if identity.id is not None]
+        if message_id.is_own_position:
+            if spec.topic not in self._origins or not all(known.is_own_position for known in ids):
+                raise TapProblem(node, place, _NO_POSITION)
+            return (spec.topic,)
+        if message_id.form != "position":
+            if any(known.form == "position" for known in ids):
+                raise TapProblem(node, place, _NO_POSITION)
+            return ()
+        if not self._origins:
+            problem = f"expected a preceding tap with the id `{POSITION}`, of whose topic these positions are"
+            raise TapProblem(node, place, problem)
+        return self._origins
 
     def _topic_taps(self, node: str) -> Iterator[Tap]:
         taps = self._taps(node)
@@ -150,10 +218,10 @@ class _Resolver:
         places = ("in", "out") if taps.get("out") == COMMIT else ("in",)
         is_first = node not in self._flow.retriers and not self._before(node)
         for topic in self._inputs(node, spec):
-            yield self._tap(node, topic, spec.group, places, first=is_first)
+            yield replace(self._tap(node, topic, spec.reader, places, first=is_first), offsets=spec.storage)
 
     def _inputs(self, node: str, spec: TapSpec) -> list[_Topic]:
-        """Return the topics that a node's group reads: the one that its tap names, or those of the nodes before it."""
+        """Return the topics that a node's reader reads: the one that its tap names, or those of the nodes before it."""
         inherited = next(filter(None, map(self._identities.get, self._before(node))), _Identity())
         if spec.topic is not None:
             named = [topic for topic in self._topics.values() if topic[:2] == (spec.cluster or "", spec.topic)]
@@ -168,6 +236,12 @@ class _Resolver:
         into += [f"{user}.out:{node}" for user in self._flow.users(node)] if node in self._flow.retriers else []
         topics = dict.fromkeys(self._topics[name] for name in into if name in self._topics)
         if not topics:
+            if spec.connector is not None:
+                problem = (
+                    "expected a `topic` that the connector reads, since no preceding tap has one; a connector that"
+                    " reads a database, such as Debezium, is a source: tap its `out` alone"
+                )
+                raise TapProblem(node, "in", problem)
             raise TapProblem(node, "in", "expected a `topic` for the group, since no preceding tap has one")
         return list(topics)
 

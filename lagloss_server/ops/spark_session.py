@@ -23,7 +23,7 @@ from lagloss_server.base.errors import SparkEnded
 from lagloss_server.net.server_watch import Answers
 from lagloss_server.ops import code_archive as shipping
 from lagloss_server.ops import jars
-from lagloss_server.ops.java import find_java
+from lagloss_server.ops.java import SMALL_HEAP, find_java
 
 _WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 _ON_A_CLUSTER: Final = MappingProxyType(
@@ -37,6 +37,8 @@ _ON_A_CLUSTER: Final = MappingProxyType(
         "spark.executor.cores": "1",  # tasks share nothing; without it, a standalone worker gives all its cores at once
     }
 )
+_GIVEN_BACK: Final = "-XX:G1PeriodicGCInterval=60000"
+"""Collect an idle heap, and give memory back, each minute."""
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 FETCHING: Final[Mapping[str, str]] = {
     "kafka.max.partition.fetch.bytes": str(8 << 20),
@@ -141,6 +143,7 @@ def session_conf(
         "spark.jars": ",".join(str(jar) for jar in jars.spark_jars()),  # the driver serves them to executors
         "spark.local.dir": str(folder),
         "spark.driver.memory": driver_memory,
+        "spark.driver.defaultJavaOptions": " ".join((*SMALL_HEAP, _GIVEN_BACK)),
         "spark.driver.host": "127.0.0.1" if is_local(master) else driver_host or socket.gethostname(),
         "spark.scheduler.mode": "FAIR",  # following and closing share the cores
         "spark.sql.shuffle.partitions": "4",

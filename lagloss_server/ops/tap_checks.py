@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
 from typing import Any, Final
@@ -17,6 +17,7 @@ from lagloss.broker.topics import connect
 from lagloss.errors import LaglossError
 from lagloss_server.base.settings import Settings
 from lagloss_server.groups.consumer_groups import ConsumerGroups
+from lagloss_server.groups.source_offsets import SourceOffsets
 from lagloss_server.model.taps import Tap
 from lagloss_server.ops.checks import TIMEOUT_S, Check
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
@@ -26,8 +27,8 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 _ACLS: Final = "see docs/kafka.md (ACLs)"
 
 
-def check_clusters(taps: Iterable[Tap], settings: Settings) -> list[Check]:
-    """Check each tapped topic and group where it is. Raises nothing: a failure is a finding."""
+def check_clusters(taps: Collection[Tap], settings: Settings) -> list[Check]:
+    """Check each tapped topic, group and connector where it is. Raises nothing: a failure is a finding."""
     checks: list[Check] = []
     for cluster, taps_of in groupby(sorted(taps, key=lambda tap: tap.cluster), key=lambda tap: tap.cluster):
         try:
@@ -36,7 +37,7 @@ def check_clusters(taps: Iterable[Tap], settings: Settings) -> list[Check]:
         except LaglossError as error:
             what, _, todo = str(error).partition(". ")
             checks.append(Check(f"taps on {cluster or 'Kafka'}", "fail", what, todo))
-    return checks
+    return checks + list(_judge_connectors(taps, settings))
 
 
 def check_tap_rows(engine: Engine) -> list[Check]:
@@ -74,7 +75,7 @@ def _check_cluster(cluster_: Cluster, cluster: str, taps: Sequence[Tap]) -> Iter
     admin, _ = connect(cluster_, TIMEOUT_S)
     on = f" on {cluster}" if cluster else ""
     topics = sorted({tap.topic for tap in taps})
-    groups = sorted({tap.group for tap in taps if tap.group is not None})
+    groups = sorted({tap.group for tap in taps if tap.group is not None and tap.offsets is None})
     described = _described(admin, [*topics, OFFSETS_TOPIC] if groups else topics)
     configs = _configs(admin, [topic for topic in topics if not isinstance(described[topic], KafkaException)])
     for topic in topics:
@@ -150,7 +151,7 @@ def _judge_groups(cluster_: Cluster, groups: Sequence[str], taps: Sequence[Tap],
             except KafkaException as error:
                 yield Check(name, "fail", needs(kafka_error(error), "DESCRIBE", f"group {group}").str(), _ACLS)
                 continue
-            topics = sorted({tap.topic for tap in taps if tap.group == group})
+            topics = sorted({tap.topic for tap in taps if tap.group == group and tap.offsets is None})
             counts = {topic: sum(key[0] == topic for key in committed) for topic in topics}
             summary = ", ".join(
                 f"committed in {number} partitions of {topic}" if number else f"not committed in {topic}"
@@ -161,6 +162,40 @@ def _judge_groups(cluster_: Cluster, groups: Sequence[str], taps: Sequence[Tap],
             else:
                 todo = "check the group name and that its consumers run; taps only see offsets committed to Kafka"
                 yield Check(name, "warn", summary, todo)
+
+
+def _judge_connectors(taps: Iterable[Tap], settings: Settings) -> Iterator[Check]:
+    """Judge each source connector by whether it has stored offsets of each topic that it is tapped for."""
+    connectors = sorted({(tap.offsets, tap.group or "") for tap in taps if tap.offsets is not None})
+    for storage, some in groupby(connectors, key=lambda connector: connector[0]):
+        names = [name for _, name in some]
+        on = f" on {storage.cluster}" if storage.cluster else ""
+        try:
+            cluster: Cluster = KafkaConnection.named(storage.cluster) if storage.cluster else settings.require_kafka()
+            with closing(SourceOffsets(cluster, storage.topic, "lagloss-doctor")) as offsets:
+                offsets.read()
+                for name in names:
+                    topics = sorted({tap.topic for tap in taps if (tap.offsets, tap.group) == (storage, name)})
+                    yield _judge_connector(f"connector {name}{on}", name, topics, offsets)
+        except (KafkaException, LaglossError) as error:
+            finding = kafka_error(error).str() if isinstance(error, KafkaException) else str(error)
+            todo = f"name the `offset.storage.topic` of the connector's workers as `offsets`; {_ACLS}"
+            yield Check(f"offset topic {storage.topic}{on}", "fail", finding, todo)
+
+
+def _judge_connector(name: str, connector: str, topics: Iterable[str], offsets: SourceOffsets) -> Check:
+    stored = offsets.committed(connector)
+    counts = {topic: sum(key[0] == topic for key in stored) for topic in topics}
+    finding = ", ".join(
+        f"offsets of {number} partitions of {topic}" if number else f"no offsets of one cluster for {topic}"
+        for topic, number in counts.items()
+    )
+    if all(counts.values()):
+        return Check(name, "ok", finding)
+    if connector in offsets.not_of_topics:
+        todo = "a connector of a database or of files, such as Debezium, is a source: tap its `out` alone"
+        return Check(name, "fail", f"{finding}; its positions are not offsets of a topic", todo)
+    return Check(name, "warn", finding, "check the connector's name, the topic, and that it has mirrored records")
 
 
 def _may_read(described: Any) -> bool:

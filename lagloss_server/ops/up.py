@@ -26,7 +26,7 @@ from lagloss_server.ops import disk, jars, machine
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.embedded.postgres_programs import require_wheel
-from lagloss_server.ops.java import find_java
+from lagloss_server.ops.java import FEW_ARENAS, find_java
 from lagloss_server.ops.prepare import prepare
 from lagloss_server.ops.private_files import OWNER_ONLY, close_folder, make_folder, umask
 from lagloss_server.ops.processes import choose_port, end_leftovers, rotate
@@ -333,6 +333,7 @@ def _visible_host(settings: Settings) -> str:
 
 def _services(settings: Settings, data_dir: Path) -> list[Service]:
     env = {
+        **FEW_ARENAS,
         "LAGLOSS_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
         "LAGLOSS_DATABASE_URL": settings.database_url,
         "LAGLOSS_DATA_DIR": str(data_dir),

@@ -16,12 +16,14 @@ from sqlalchemy import Connection, Engine, exists, func, insert, literal, select
 from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.schema.core import table_of
 
-Look = Literal["ids.window", "ids.search", "ids.export", "ids.incident"]
-"""Looks at message ids: at those of a window, at one that was searched for, at all of a window as a file, at the
+Look = Literal["ids.window", "ids.search", "ids.list", "ids.export", "ids.incident"]
+"""Looks at message ids: at those of a window, at one that was searched for, at the newest of a
+pipeline, at all of a window as a file, at the
 examples of an incident."""
 Action = Literal[
     "ids.window",
     "ids.search",
+    "ids.list",
     "ids.export",
     "ids.incident",
     "session.begin",
@@ -46,6 +48,7 @@ Action = Literal[
 ACTIONS: Final[dict[Action, str]] = {
     "ids.window": "viewed message ids of a window",
     "ids.search": "searched for a message",
+    "ids.list": "viewed the newest messages",
     "ids.export": "exported message ids of a window",
     "ids.incident": "viewed the examples of an incident",
     "session.begin": "logged in",

@@ -19,7 +19,8 @@ _ALERTING: Final = ("incident", "incident_change", "outbox", "silence")
 RUNS: Final = (DagRunRow.__tablename__, TaskTryRow.__tablename__)
 WRITES: Final = {
     "lagloss_aggregator": (
-        *("audited", "cluster_group", "consumer_group", "consumer_lag", "deferred_reports", "emitter", "lease"),
+        *("audited", "cluster_group", "cluster_topics", "consumer_group", "consumer_lag", "deferred_reports"),
+        *("emitter", "lease"),
         *(
             "missing_message",
             "picked_messages",

@@ -89,7 +89,7 @@ def downgrade() -> None:
         "DROP TABLE pipeline, token, reports_position, deferred_reports, emitter, progress, tally, stranger, "
         '"window", window_history, missing_message, picked_messages, audited, recompute_request, set_aside, '
         "rollup, rollup_dirty, pruned, quarantine, quarantine_count, consumer_lag, consumer_group, cluster_group, "
-        "incident, incident_change, outbox, pending_breach, judged_windows, silence, receiver, lease, "
+        "cluster_topics, incident, incident_change, outbox, pending_breach, judged_windows, silence, receiver, lease, "
         "login_user, login_session, report_run, audit_trail, dag_run, task_try, tap, tap_tally, tap_unreadable"
     )
     op.execute("DROP FUNCTION audit_trail_is_kept")
@@ -272,6 +272,7 @@ def _windows() -> None:
         comment="Individually examined messages of a window: the bad ones and some good ones. Writer: closer.",
         **BY_DAY,
     )
+    op.create_index("picked_messages_newest", "picked_messages", ["window_start"])
     op.create_table(
         "audited",
         integer("topic_partition", key=True),
@@ -436,6 +437,13 @@ def _consumer_groups() -> None:
         binary("document", "lagloss_server.groups.cluster_groups.ClusterGroup as JSON"),
         comment="Every consumer group of the clusters as it was read last. Writer: consumer lag watch.",
         **REPLACED_OFTEN,
+    )
+    op.create_table(
+        "cluster_topics",
+        text("cluster", "empty: that of lagloss's own topics", key=True),
+        bigint("asked_at", "epoch ms"),
+        binary("document", "their names, a list as JSON"),
+        comment="The topics of each cluster as they were listed last. Writer: consumer lag watch.",
     )
 
 

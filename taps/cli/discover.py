@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import reaching
+from lagloss.broker.partition_bounds import Key
 from lagloss.errors import UsageError
-from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.base.errors import BadDefinition, NotEnoughData
 from lagloss_server.base.fields import DurationMs, Name
 from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import DataDir, demand
@@ -21,14 +27,25 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.taps import GroupId, TopicName
 from lagloss_server.net.schema_registry import registry_of
 from taps.clusters import cluster_of
-from taps.discovery import TopicGuess, as_yaml, propose
-from taps.sample import read_between, read_newest
-from taps.topic_reader import TopicReader
+from taps.discovery import Proposal, as_yaml, propose
+from taps.discovery.summary import Connected, why_groups_are_not_connected
+from taps.discovery.survey import DENIED, TopicSurvey
 
-MAX_TOPICS: Final = 30
-MAX_RECORDS: Final = 50_000
-"""Records of a topic that are compared: as many as come within `--span`, if they are fewer."""
 ANSWER_S: Final = 10.0
+ASKED: Final = 100
+"""Groups per request for their offsets."""
+MAX_STEM: Final = 90
+"""Characters of the name that those of further flows begin with."""
+OWN_GROUPS: Final = "lagloss-"
+OWN_TOPICS: Final = "lagloss."
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The topics that each group has committed offsets of, and by group that was left out why."""
+
+    topics: dict[str, list[str]]
+    reasons: dict[str, str]
 
 
 def discover(
@@ -43,7 +60,8 @@ def discover(
     cluster: Annotated[str, typer.Option(help="name of the Kafka cluster (default: the one that lagloss uses)")] = "",
     data_dir: DataDir = None,
 ) -> None:
-    """Propose a definition with taps, as YAML on stdout to edit and apply. Without --group, all groups are looked at.
+    """Propose definitions with taps, a document per flow, as YAML on stdout to edit and apply. Without --group, all
+    groups and topics are looked at. What share of them is connected, and why not the rest, is printed on stderr.
 
     Exit codes: 2 usage, 3 a server cannot be reached, 4 no topic has records.
     """
@@ -55,54 +73,100 @@ def discover(
     for kind, option, text in fields:
         demand(kind, option, text)
     connection = cluster_of(cluster, Settings.load(data_dir=data_dir))
+    until_ms = time.time_ns() // 1_000_000  # the same for all: what one topic has later, the others cannot share
+    survey = TopicSurvey(connection, registry_of(cluster), until_ms - span * 1_000, until_ms)
     with reaching(connection):
-        read = _read_topics(connection, group or ())
-        topics = _sample(connection, cluster, _choose(connection, read, group, topic), span)
-    text = as_yaml(name, propose(topics, read), lookback, cluster)
-    parse_definition(text, "the proposal")  # so that what is printed can be applied
+        groups = _read_groups(connection, group or ())
+        topics = _choose(survey, groups, group, topic)
+        with _progress() as progress:
+            task = progress.add_task("topics", total=len(topics))
+            survey.run(topics, lambda count: progress.advance(task, count))
+    proposal = propose(survey.guesses, groups.topics, topic or ())
+    reasons = survey.reasons | proposal.reasons
+    documents = _documents(proposal, name, lookback, cluster, reasons)
+    left_out = why_groups_are_not_connected(groups.topics, reasons) | groups.reasons
+    parts = [Connected("topics", len(topics), reasons), Connected("groups", len(groups.topics | left_out), left_out)]
+    if not documents:
+        lines = parts[0].lines()[1:] or ["  (no topics exist)"]
+        raise NotEnoughData(detail="\n".join(["no records to compare in these topics:", *lines]))
+    text = "---\n".join(documents)
     typer.echo(text.encode(), nl=False)  # in UTF-8, which `apply` reads, whatever the terminal's encoding
+    typer.echo("\n".join(line for part in parts for line in part.lines()), err=True)
+
+
+def _documents(proposal: Proposal, name: str, lookback: str, cluster: str, reasons: dict[str, str]) -> list[str]:
+    """Return the flows as definitions that can be applied; add a reason for the topics of one that could not be."""
+    documents: list[str] = []
+    for nodes in proposal.flows:
+        number = len(documents) + 1
+        document = as_yaml(name if number == 1 else f"{name[:MAX_STEM]}-{number}", nodes, lookback, cluster)
+        try:
+            parse_definition(document, "the proposal")
+        except BadDefinition as error:
+            typer.echo(f"Skipping a flow that no definition can have: {error}", err=True)
+            reasons |= dict.fromkeys((output.topic for node in nodes for output in node.outputs), "no valid definition")
+            continue
+        documents.append(document)
+    return documents
+
+
+def _progress() -> Progress:
+    """Return a progress bar on stderr; none where that is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
 def _choose(
-    cluster: Cluster, read: Mapping[str, Sequence[str]], group: Sequence[str] | None, topic: Sequence[str] | None
+    survey: TopicSurvey, groups: _Groups, group: Sequence[str] | None, topic: Sequence[str] | None
 ) -> list[str]:
     """Return the topics to compare: those of the groups, and those that are named; without either, all."""
-    missing = sorted(set(group or ()) - {group_name for group_name, topics in read.items() if topics})
+    missing = sorted(name for name in set(group or ()) if not groups.topics.get(name))
     if missing:
         raise UsageError(detail=f"expected groups with committed offsets, found no offsets of {', '.join(missing)}")
-    topics_to_read = list(dict.fromkeys([*(topic or ()), *(topic for topics in read.values() for topic in topics)]))
+    chosen = [*(topic or ()), *(name for topics in groups.topics.values() for name in topics)]
     if not topic and not group:
-        topics_to_read = [
-            topic for topic in _all_topics(cluster) if topic in topics_to_read or not topic.startswith("lagloss.")
-        ]
-    if len(topics_to_read) > MAX_TOPICS:
-        raise UsageError(
-            detail=f"expected up to {MAX_TOPICS} topics, found {len(topics_to_read)}; select with --topic or --group"
-        )
-    return topics_to_read
+        chosen += [name for name in survey.topics() if not name.startswith(OWN_TOPICS)]
+    return list(dict.fromkeys(chosen))
 
 
-def _sample(connection: Cluster, cluster: str, wanted_topics: Sequence[str], span_s: int) -> list[TopicGuess]:
-    """Sample topics and guess, those without records left out. Raises NotEnoughData if no topic is left."""
-    until_ms = time.time_ns() // 1_000_000  # the same for all: what one topic has later, the others cannot share
-    guesses = (_guess(connection, topic, cluster, until_ms - span_s * 1_000, until_ms) for topic in wanted_topics)
-    topics = [guess for guess in guesses if guess is not None]
-    if not topics:
-        raise NotEnoughData(
-            detail=f"no records to compare in these topics: {', '.join(wanted_topics) or '(no topics exist)'}"
-        )
-    return topics
-
-
-def _read_topics(cluster: Cluster, groups: Sequence[str]) -> dict[str, list[str]]:
-    """Return the topics of which each group has committed offsets; without groups, of all groups."""
+def _read_groups(cluster: Cluster, names: Sequence[str]) -> _Groups:
+    """Return the topics of which each group has committed offsets; without names, of all groups but lagloss's own."""
+    reasons: dict[str, str] = {}
+    wanted = list(names)
+    if not names:
+        for name in _all_groups(cluster):
+            if not name.startswith(OWN_GROUPS):
+                if _can_be_named(name):
+                    wanted.append(name)
+                else:
+                    reasons[name] = "name not allowed in a definition"
+    topics: dict[str, list[str]] = {}
     client = ConsumerGroups(cluster, "lagloss-tap-discover")
     try:
-        names = list(groups) or [group_name for group_name in _all_groups(cluster) if _can_be_named(group_name)]
-        committed = client.committed(names)
+        for start in range(0, len(wanted), ASKED):
+            committed, denied = _committed(client, wanted[start : start + ASKED])
+            reasons |= dict.fromkeys(denied, DENIED)
+            topics |= {
+                name: sorted({topic for topic, _ in offsets if not topic.startswith("__")})
+                for name, offsets in committed.items()
+            }
     finally:
         client.close()
-    return {group_name: sorted({topic for topic, _ in offsets}) for group_name, offsets in committed.items()}
+    return _Groups(topics, reasons)
+
+
+def _committed(client: ConsumerGroups, groups: Sequence[str]) -> tuple[dict[str, dict[Key, int]], list[str]]:
+    """Return the committed offsets of each group, and the groups whose coordinator refuses to say them."""
+    try:
+        return client.committed(groups), []
+    except KafkaException as error:
+        if len(groups) == 1:
+            if "uthorization" not in str(error):
+                raise
+            return {}, list(groups)
+    half = len(groups) // 2
+    (first, denied), (second, more) = (_committed(client, some) for some in (groups[:half], groups[half:]))
+    return first | second, denied + more
 
 
 def _can_be_named(group: str) -> bool:
@@ -116,26 +180,6 @@ def _can_be_named(group: str) -> bool:
 
 
 def _all_groups(cluster: Cluster) -> list[str]:
-    admin = _admin(cluster)  # it answers as long as it is there
+    admin = AdminClient(KafkaConnection.of(cluster).client({"log_level": 0}))  # it answers as long as it is there
     groups = admin.list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
     return sorted(group_listing.group_id for group_listing in groups.valid)
-
-
-def _all_topics(cluster: Cluster) -> list[str]:
-    return sorted(name for name in _admin(cluster).list_topics(timeout=ANSWER_S).topics if not name.startswith("__"))
-
-
-def _admin(cluster: Cluster) -> AdminClient:
-    return AdminClient(KafkaConnection.of(cluster).client({"log_level": 0}))
-
-
-def _guess(connection: Cluster, topic: str, cluster: str, since_ms: int, until_ms: int) -> TopicGuess | None:
-    """Sample a topic and guess; None if it has no records."""
-    reader = TopicReader(connection, topic)
-    try:
-        sample = read_between(reader, since_ms, until_ms, MAX_RECORDS)
-        if not len(sample):
-            sample = read_newest(reader)
-    finally:
-        reader.close()
-    return TopicGuess.of(sample, registry_of(cluster)) if len(sample) else None

@@ -70,7 +70,7 @@ def try_topic(
     topic: Annotated[str, typer.Argument(help="name of the topic", metavar="TOPIC")],
     message_id: Annotated[
         str | None,
-        typer.Option("--id", help="$.path, key, key:$.path, header:NAME or header:NAME as json (default: guessed)"),
+        typer.Option("--id", help="$.path, key, header:NAME, hash(…) or partition-offset (default: guessed)"),
     ] = None,
     event_time: Annotated[
         str | None, typer.Option(help="like --id, or timestamp; add ` in s|ms|us|ns` for the unit (default: guessed)")
@@ -104,13 +104,15 @@ def try_topic(
     chosen_id = message_id or (guesses.ids[0].expression if guesses.ids else "key")
     chosen_time = event_time or guesses.times[0].expression
     try:
+        chosen = IdExpression.parse(chosen_id)
         extraction = Extraction(
-            IdExpression.parse(chosen_id),
+            chosen,
             TimeExpression.parse(chosen_time),
             ConditionExpression.parse(where) if where else None,
             form,
             text,
             message,
+            (topic,) if chosen.is_own_position else (),
         )
     except ValueError as error:
         raise UsageError(detail=str(error)) from error

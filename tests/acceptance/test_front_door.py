@@ -1,4 +1,4 @@
-"""The README's command, as the only one after its packages are installed, by a user in a copy of the tree. As root,
+"""`make demo`, as the only command after its packages are installed, by a user in a copy of the tree. As root,
 test_wheels.py starts the same demo."""
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _copy(tree: Path) -> None:
         dirs_exist_ok=True,
     )  # fmt: skip
     shutil.copytree(lagloss_jars.jars_dir(), tree / ".jars", ignore=shutil.ignore_patterns(".*"), copy_function=_link)
-    for stamp in (tree / ".venv" / ".packages", tree / ".jars" / ".complete"):
+    for stamp in (tree / ".venv" / ".build", tree / ".venv" / ".packages", tree / ".jars" / ".complete"):
         stamp.touch()
 
 

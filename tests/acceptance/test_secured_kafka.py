@@ -40,7 +40,8 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.store import Store
 from taps.cluster_topics import ClusterTopics
-from taps.commit_log import CommitLog, GroupCommits
+from taps.commit_log import CommitLog, GroupCommits, PolledGroups
+from taps.discovery.survey import TopicSurvey
 from taps.plan import OffsetSpan
 from taps.topic_reader import TopicReader
 from tests.conftest import fresh_database
@@ -248,20 +249,31 @@ def test_taps_read_topics_and_the_log_of_commits_with_their_rights_and_poll_with
     found = kafka_checks()
     assert found["topic tapped.in"].finding == "READ on topic tapped.in is not allowed: an ACL is missing"
     assert found["group tapped.snk"].verdict == "fail"
+    assert surveyed(topics) == {"tapped.in": "denied"}
     secured.forbid("service")
+    assert surveyed(topics) == {"tapped.in": "denied"}
 
 
 def read_as_tap(bootstrap: str) -> tuple[str, int, int]:
     """How a tap learns commits of the group, its commit, and the end of the topic."""
     with (
         closing(TopicReader(bootstrap, "tapped.in")) as reader,
-        closing(CommitLog(bootstrap, ClusterTopics(bootstrap))) as log,
-        closing(GroupCommits(log, bootstrap, "tapped.snk", "tapped.in")) as commits,
+        closing(CommitLog.of_groups(bootstrap, ClusterTopics(bootstrap))) as log,
+        closing(PolledGroups(bootstrap)) as groups,
     ):
         end = reader.look([0]).logs[0].stable_end
         records = reader.read([OffsetSpan(0, 0, end)])[0].offsets.size
-        (mark, *_) = commits.read(-1, int(time.time() * 1_000)).marks[0]
+        commits = GroupCommits(log, groups, "tapped.snk", "tapped.in")
+        (mark, *_) = commits.read({}, int(time.time() * 1_000)).marks[0]
         return commits.kind, mark.offset, records
+
+
+def surveyed(bootstrap: str) -> dict[str, str]:
+    """Why a discovery has no sample of a topic."""
+    survey = TopicSurvey(bootstrap, None, 0, int(time.time() * 1_000))
+    survey.run(["tapped.in"])
+    assert not survey.guesses
+    return survey.reasons
 
 
 @pytest.mark.parametrize("mechanism", OTHER_MECHANISMS)

@@ -359,6 +359,28 @@ def test_without_spark_all_but_the_aggregator_runs(
         assert left_by(kafka_bootstrap, pipeline).counts == {"shop.in": 100, "shop.out": 100}
 
 
+@pytest.mark.parametrize("words", [("uvx", "--from"), ("pipx", "run", "--spec")], ids=["uvx", "pipx"])
+def test_the_command_runs_by_the_file_of_the_wheel(
+    folder: Path, wheels: list[Path], constraints: Path, words: tuple[str, ...]
+) -> None:
+    home = folder / words[0]
+    home.mkdir()
+    programs = Path(sys.executable).parent
+    variables = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("LAGLOSS_")},
+        "HOME": str(home),
+        "PATH": f"{programs}:{os.environ['PATH']}",  # with uv on it, pipx leaves the packages to uv
+        "UV_FIND_LINKS": str(wheels[0].parent),
+        "UV_CONSTRAINT": str(constraints),
+        "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv")),
+    }
+    found = ("--pip-args", f"--find-links {wheels[0].parent}") if words[0] == "pipx" else ()
+    command = [programs / words[0], *words[1:], wheels[1], *found, "lagloss", "groups"]
+    done = subprocess.run(command, cwd=home, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "lagloss up" in done.stderr  # no service runs that this user could ask
+
+
 def _is_well(port: int) -> bool:
     try:
         return httpx2.get(f"http://127.0.0.1:{port}/healthz").status_code == httpx2.codes.OK

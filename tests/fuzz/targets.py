@@ -30,6 +30,7 @@ from lagloss.wire.format import BadRecord, decode_block
 from lagloss.wire.times import read_time
 from lagloss_server.extraction import BadTapSchema, Extractor, Records
 from lagloss_server.extraction.guesses import guess
+from lagloss_server.groups.connect_offsets import parse_source_offset
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Format
 from lagloss_server.net.problem_details import Problem
@@ -73,6 +74,18 @@ def _extract(form: Format, schema: str | None, data: bytes) -> None:
     found = _extractor(form, schema).extract(records)
     counted = found.rows.size + found.left_out + sum(rows.size for rows in found.unreadable_rows.values())
     assert counted == 3, f"{counted} of 3 records"
+
+
+def _id_expression(data: bytes) -> None:
+    """Parse an id expression, and extract by it."""
+    expression = IdExpression.parse(data.decode(errors="replace"))
+    origins = ("orders",) if expression.form == "position" else ()
+    records = Records(
+        np.full(3, AT_MS, np.int64), [b"k", b'{"a": 1}', None], [b'{"a": "x", "b": 2}', data, None],
+        [[("o", b"orders/0/1")], [("o", data)], None], np.zeros(3, np.int64), np.arange(3),
+    )  # fmt: skip
+    found = Extractor(Extraction(expression, TimeExpression.parse("timestamp"), origins=origins)).extract(records)
+    assert all(0 < len(each) <= 255 and each.decode() for each in found.ids)
 
 
 def _schema(form: Format, data: bytes) -> None:
@@ -119,6 +132,7 @@ def _unpacked(encoding: str, data: bytes) -> None:
 def _commit(data: bytes) -> None:
     cut = data[0] if data else 0
     parse_commit(data[1 : 1 + cut], data[1 + cut :])
+    parse_source_offset(data[1 : 1 + cut], data[1 + cut :])
 
 
 def _expressions(data: bytes) -> None:
@@ -144,10 +158,11 @@ def _batch(data: bytes) -> None:
 def _sent() -> tuple[bytes, bytes]:
     """A block and a report as an emitter makes them."""
     log = MemoryOutlet()
-    with Emitter("orders", "enrich", outlet=lambda: log, first=True) as emitter:
-        for number in range(3):
-            emitter.received(f"m-{number}", time.time_ns() // 1_000_000)
-            emitter.filtered(f"m-{number}", time.time_ns() // 1_000_000, reason="robot")
+    emitter = Emitter("orders", "enrich", outlet=lambda: log, first=True)
+    for number in range(3):
+        emitter.received(f"m-{number}", time.time_ns() // 1_000_000)
+        emitter.filtered(f"m-{number}", time.time_ns() // 1_000_000, reason="robot")
+    assert emitter.close(60)
     return log.values(BEACONS)[0], log.values(REPORTS)[-1]
 
 
@@ -221,6 +236,9 @@ TARGETS: Final = {
         (b"2026-11-21T08:40:00.123+01:00", b"-1.5"),
     ),
     "expressions": Target(_expressions, (), (CONDITION, b"header:at as json in us")),
+    "id-expression": Target(
+        _id_expression, (ValueError,), (b"hash($.a, header:o, key)", b"partition-offset(header:o)", b"partition-offset")
+    ),
     "tap-json": Target(partial(_extract, "json", None), (), (JSON,)),
     "tap-auto": Target(partial(_extract, "auto", None), (), (JSON, b"plain")),
     "tap-text": Target(partial(_extract, "text", None), (), (b"plain",)),

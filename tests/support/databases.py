@@ -16,7 +16,10 @@ from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema.core import PARTITIONED, Base
 
 ALL = tuple(Base.metadata.sorted_tables)
-NOT_COMPARED = {"rollup", "rollup_dirty", "pruned", "recompute_request", "audit_trail", "lease", "cluster_group"}
+NOT_COMPARED = {
+    *("rollup", "rollup_dirty", "pruned", "recompute_request", "audit_trail", "lease", "cluster_group"),
+    "cluster_topics",
+}
 """Tables that follow from windows whenever upkeep comes by, were changed in one database only, name a process, or tell
 of a whole cluster at a moment."""
 COMPARED = tuple(table for table in ALL if table.name not in NOT_COMPARED)

@@ -14,3 +14,8 @@ def group(name: str, named_by: Sequence[NamedBy]) -> ClusterGroup:
     """A consumer group with something unread."""
     lags = [PartitionLag(NodeGroup("", "", name), f"{name}-topic", 0, 3, 1_500, basis="timestamp")]
     return summarize("", name, "consumer", GroupDescription("Stable", 1), lags, named_by)
+
+
+def labels_of(group: NodeGroup) -> dict[str, str]:
+    """Return the labels of a group in metrics."""
+    return dict(zip(("pipeline", "node", "group", "cluster"), group[:4], strict=True))

@@ -29,7 +29,7 @@ CONNECT: Final = JarSet(
     (
         *(
             f"org.apache.kafka:{name}:{_VERSION}"
-            for name in ("connect-runtime", "connect-file", "connect-json", "kafka-tools")
+            for name in ("connect-runtime", "connect-file", "connect-json", "connect-mirror", "kafka-tools")
         ),
         "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
     ),
@@ -60,26 +60,49 @@ def produce(bootstrap: str, topic: str, lines: Iterable[str], log_path: Path) ->
 
 
 class ConnectWorker:
-    """A standalone worker of Kafka Connect with these connectors, below `directory`, which a kill leaves as it is."""
+    """A worker of Kafka Connect with these connectors, below `directory`, which a kill leaves as it is.
 
-    def __init__(self, bootstrap: str, directory: Path, connectors: Mapping[str, Mapping[str, str]]) -> None:
+    `storage`: a prefix of the topics of a distributed worker; one without it is standalone.
+    """
+
+    def __init__(
+        self, bootstrap: str, directory: Path, connectors: Mapping[str, Mapping[str, str]], storage: str = ""
+    ) -> None:
         self.log_path = directory / "connect.log"
         self._port = choose_port("Kafka Connect")
-        self._names = tuple(connectors)
+        self._connectors = connectors
+        self._is_distributed = bool(storage)
+        if storage:
+            own = {
+                "group.id": storage,
+                "session.timeout.ms": "6000",
+                "heartbeat.interval.ms": "1000",
+                "scheduled.rebalance.max.delay.ms": "0",
+                "offset.storage.topic": f"{storage}-offsets",
+                "offset.storage.partitions": "3",
+                "config.storage.topic": f"{storage}-config",
+                "status.storage.topic": f"{storage}-status",
+                **{f"{kind}.storage.replication.factor": "1" for kind in ("offset", "config", "status")},
+            }
+        else:
+            own = {"offset.storage.file.filename": str(directory / "connect.offsets")}
         worker = {
             "bootstrap.servers": bootstrap,
             "key.converter": "org.apache.kafka.connect.storage.StringConverter",
             "value.converter": "org.apache.kafka.connect.storage.StringConverter",
-            "offset.storage.file.filename": str(directory / "connect.offsets"),
+            **own,
             "offset.flush.interval.ms": "500",
             "consumer.session.timeout.ms": "6000",  # a killed worker's partitions are taken over after this
             "consumer.heartbeat.interval.ms": "1000",
             "listeners": f"http://127.0.0.1:{self._port}",
             "plugin.discovery": "service_load",  # on the class path: there is no plugin.path
         }
-        files = {"worker": worker, **{name: {"name": name, **each} for name, each in connectors.items()}}
+        files = {"worker": worker}
+        if not storage:
+            files |= {name: {"name": name, **each} for name, each in connectors.items()}
         paths = [_write_properties(directory / f"{name}.properties", each) for name, each in files.items()]
-        self._command = java_command("org.apache.kafka.connect.cli.ConnectStandalone", paths)
+        kind = "Distributed" if storage else "Standalone"
+        self._command = java_command(f"org.apache.kafka.connect.cli.Connect{kind}", paths)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
@@ -107,11 +130,14 @@ class ConnectWorker:
     def _is_running(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, log_tail(self.log_path)
-        return all(self._runs(name) for name in self._names)
+        return all(self._runs(name) for name in self._connectors)
 
     def _runs(self, name: str) -> bool:
+        url = f"http://127.0.0.1:{self._port}/connectors/{name}"
         try:
-            found = httpx2.get(f"http://127.0.0.1:{self._port}/connectors/{name}/status").json()
+            if self._is_distributed and httpx2.get(url).status_code == httpx2.codes.NOT_FOUND:
+                httpx2.put(f"{url}/config", json=dict(self._connectors[name]))
+            found = httpx2.get(f"{url}/status").json()
         except (httpx2.HTTPError, ValueError):
             return False
         tasks = found.get("tasks", ())

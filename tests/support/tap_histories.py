@@ -1,10 +1,11 @@
-"""Random histories of two taps, a topic's and a group's, and what each record should have come to.
+"""Random histories of two taps, a topic's and a reader's, and what each record should have come to.
 
 Runners are killed and paused between any two steps that others can see, two own a tap one after the other, records are
-deleted, transactions aborted or left open, partitions added. Producers stamp their records with anything, and the group
-commits anywhere, beyond the end of the log, too. The truth is written down by whoever produces and commits, and of
-commits by a reader of the log of commits that knows no tap. All records are in the topic, so at no look may any be lost
-for certain on its way to the group.
+deleted, transactions aborted or left open, partitions added. Producers stamp their records with anything, and the
+reader commits anywhere, beyond the end of the log, too: a group, or a mirror that stores its offsets as Kafka Connect
+does, in transactions or not, among odd records. The truth is written down by whoever produces and commits, and of a
+group's commits by a reader of their log that knows no tap. All records are in the topic, so at no look may any be lost
+for certain on its way to the reader.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import random
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -22,25 +23,28 @@ from typing import Any, TypeVar
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, func, insert, select, update
 
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.outlets.kafka import MemoryOutlet, Outgoing
 from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report, hash_id
 from lagloss.wire.positions import read_positions
 from lagloss_server.extraction import Extractor
+from lagloss_server.groups.connect_offsets import OFFSET_REASONS
 from lagloss_server.model.expressions import IdExpression, TimeExpression
-from lagloss_server.model.taps import Extraction, Tap
+from lagloss_server.model.taps import Extraction, OffsetStorage, Tap
 from lagloss_server.store.schema.core import LaneRow, table_of
-from lagloss_server.store.schema.taps import TapRow
+from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
 from taps.clusters import TapCluster
-from taps.commit_log import OFFSETS_TOPIC, GroupCommits, parse_commit, partition_of_group
+from taps.commit_log import OFFSETS_TOPIC, CommitReader, parse_commit, partition_of_group
 from taps.kernel import SEQ_BITS, BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
+from taps.rounds import report_together
 from taps.runner import REPORT_BITS, TapRunner
-from taps.store import NotOwned, TapStore
+from taps.source_offsets import ConnectorCommits
+from taps.store import NextPlan, NotOwned, TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap
 
@@ -89,6 +93,12 @@ class FragileStore(TapStore):
         super().advance(*given)
         self._saboteur.step()
 
+    def advance_all(self, steps: Sequence[NextPlan]) -> set[bytes]:
+        self._saboteur.step()
+        stored = super().advance_all(steps)
+        self._saboteur.step()
+        return stored
+
 
 class FragileOutlet(MemoryOutlet):
     saboteur: Saboteur = Saboteur()
@@ -108,6 +118,7 @@ class Runner:
     """One process's runner of a tap."""
 
     runner: TapRunner
+    store: FragileStore
     saboteur: Saboteur
     reader: TopicReader
     closing: list[Callable[[], None]]
@@ -132,6 +143,75 @@ class Truth:
     key: str | None = None
 
 
+class Mirror:
+    """A connector that stores offsets as a worker of Kafka Connect does: those of the last records it has taken.
+
+    It writes in transactions half of the time, some of which it aborts, and beside those of other connectors.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history, self._random = history, history.random
+        topic = NewTopic(history.offsets, 3, 1, config={"cleanup.policy": "compact"})
+        history.admin.create_topics([topic])[history.offsets].result(10)
+        self._producer = Producer({"bootstrap.servers": history.bootstrap, "linger.ms": 0, "log_level": 0})
+        self._exactly_once: Producer | None = None
+        self.stored: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        """By partition, (next offset, epoch ms before it was written)."""
+        self.odd = 0
+
+    def store(self, partition: int, offset: int) -> None:
+        """Store that everything before an offset was mirrored."""
+        self.stored[partition].append((offset, time.time_ns() // 1_000_000))
+        if self._random.random() < 0.3:
+            self._write_odd(partition)
+        if self._random.random() < 0.5:
+            self._write(self._producer, partition, offset)
+        else:
+            self._transact(partition, offset)
+
+    def _transact(self, partition: int, offset: int) -> None:
+        if self._exactly_once is None:
+            self._exactly_once = Producer(
+                {
+                    "bootstrap.servers": self._history.bootstrap,
+                    "transactional.id": self._history.offsets,
+                    "log_level": 0,
+                }
+            )
+            self._exactly_once.init_transactions(10)
+        if self._random.random() < 0.5:
+            self._exactly_once.begin_transaction()
+            self._write(self._exactly_once, partition, 1_000_000)  # which nobody may believe
+            self._exactly_once.abort_transaction(10)
+        self._exactly_once.begin_transaction()
+        self._write(self._exactly_once, partition, offset)
+        self._exactly_once.commit_transaction(10)
+
+    def _write(self, producer: Producer, partition: int, offset: int) -> None:
+        source = {"cluster": "a", "partition": partition, "topic": self._history.topic}
+        value = json.dumps({"offset": offset - 1}) if offset else None
+        self._send(producer, [self._history.group, source], value)
+
+    def _write_odd(self, partition: int) -> None:
+        source = {"cluster": "a", "partition": partition, "topic": self._history.topic}
+        key, value, is_odd = self._random.choice(
+            [
+                (["other", source], '{"offset": 1000000}', False),
+                ([self._history.group, {**source, "topic": "another"}], '{"offset": 1000000}', False),
+                ([self._history.group, {**source, "group": "g"}], '{"offset": 1000000}', True),
+                ([self._history.group, source], '{"offset": "1000000"}', True),
+                ([self._history.group, source], "{broken", True),
+                ([source], '{"offset": 1000000}', True),
+            ]
+        )
+        self.odd += is_odd
+        self._send(self._producer, key, value)
+
+    def _send(self, producer: Producer, key: Any, value: str | None) -> None:
+        producer.produce(self._history.offsets, value, json.dumps(key, separators=(",", ":")))
+        assert producer.flush(10) == 0
+
+
 @dataclass
 class History:
     """One topic and one group, two taps of them, and the processes that run them."""
@@ -146,7 +226,8 @@ class History:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         name = f"h{self.seed}-{uuid.uuid4().hex[:6]}"
-        self.topic, self.group = f"topic-{name}", f"group-{name}"
+        self.topic, self.group, self.offsets = f"topic-{name}", f"group-{name}", f"offsets-{name}"
+        self.is_mirror = self.seed % 3 == 0
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         self.partitions = self.random.randint(1, 3)
         self.is_append_time = self.random.random() < 0.3
@@ -157,6 +238,7 @@ class History:
             "retention.ms": "-1",  # else the broker deletes what is stamped in seconds within minutes
         }
         self.admin.create_topics([NewTopic(self.topic, self.partitions, 1, config=config)])[self.topic].result(10)
+        self.mirror = Mirror(self) if self.is_mirror else None
         self.plain = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0})
         self._transactional: Producer | None = None
         self._open: list[Truth] | None = None
@@ -178,14 +260,21 @@ class History:
                 self.since_ms,
             ),
             "group": RunningTap(
-                Tap(node="b", group=self.group, places=("in", "out"), first=False, **common),
+                Tap(
+                    node="b",
+                    group=self.group,
+                    places=("in", "out"),
+                    first=False,
+                    offsets=OffsetStorage("", self.offsets) if self.is_mirror else None,
+                    **common,
+                ),
                 uuid.uuid4().bytes,
                 self.since_ms,
             ),
         }
         self.log: list[tuple[str, int, bytes, bytes]] = []
         self.ends: Counter[tuple[str, int]] = Counter()
-        self.shared = TapCluster(self.bootstrap)
+        self.shared = TapCluster("", self.bootstrap)
         self.runners: dict[str, list[Runner]] = {kind: [self.new_runner(kind)] for kind in self.taps}
         self.kills = 0
         self._judged = 0
@@ -289,7 +378,10 @@ class History:
             self.committed[at] = max(known, offset)
 
     def _commit(self, at: int, offset: int) -> None:
-        self.committer.commit(offsets=[TopicPartition(self.topic, at, offset)], asynchronous=False)
+        if self.mirror is not None:
+            self.mirror.store(at, offset)
+        else:
+            self.committer.commit(offsets=[TopicPartition(self.topic, at, offset)], asynchronous=False)
         self.is_void[at].append(offset > self._end(at))
 
     def _end(self, partition: int) -> int:
@@ -346,15 +438,19 @@ class History:
 
     def new_runner(self, kind: str) -> Runner:
         running, saboteur = self.taps[kind], Saboteur()
-        reader = TopicReader(self.bootstrap, self.topic, self.shared.topics)
+        reader = self.shared.reader(self.topic)
         outlet = FragileOutlet(partition_count=3, records=self.log, _ends=self.ends)
         outlet.saboteur = saboteur
         store = FragileStore(self.engine, self.database_url, saboteur)
         maker = BlockMaker(running.tap, running.emitter, self.since_ms, Extractor(running.tap.extraction, None))
         engine = LocalEngine(reader, maker, LIMIT)
-        commits = GroupCommits(self.shared.commits, self.bootstrap, self.group, self.topic) if kind == "group" else None
+        commits: CommitReader | None = None
+        if kind == "group" and self.is_mirror:
+            commits = ConnectorCommits(self.shared.source_offsets(self.offsets), self.group, self.topic)
+        elif kind == "group":
+            commits = self.shared.group_commits(self.group, self.topic)
         runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics(), 0)
-        return Runner(runner, saboteur, reader, [store.close, *([commits.close] if commits else [])])
+        return Runner(runner, store, saboteur, reader, [store.close])
 
     def turn(self, kind: str, *, kill: bool = False) -> None:
         """Have one of the processes take a turn, in which it may be killed."""
@@ -362,7 +458,10 @@ class History:
         if kill:
             chosen.saboteur.left = self.random.randint(0, 8)
         try:
-            chosen.runner.turn()
+            if self._has_rested(chosen.runner) and self.random.random() < 0.5:
+                report_together([chosen.runner], chosen.store)
+            else:
+                chosen.runner.turn()
         except Killed:
             self.kills += 1
             self.runners[kind].remove(chosen)
@@ -374,6 +473,20 @@ class History:
             chosen.runner._forget()
         chosen.saboteur.left = None
         self._follow()
+
+    def go_round(self, kind: str) -> None:
+        """Ask for the ends of the topic for those that rest, as rounds do."""
+        for chosen in self.runners[kind]:
+            with suppress(KafkaException):
+                self._has_rested(chosen.runner)
+
+    def _has_rested(self, runner: TapRunner) -> bool:
+        """Show a runner the ends of the topic; return whether it rests, and they bring nothing but the time."""
+        look = runner.resting
+        if look is None:
+            return False
+        ends = self.shared.topics.ends([(self.topic, partition) for partition in look.logs])
+        return runner.reason(look, ends) == "report"
 
     def _follow(self) -> None:
         """Note that the group has said how far it is, as the aggregator does."""
@@ -407,6 +520,7 @@ class History:
             (self.delete, 1),
             (lambda: self.turn(kind), 9),
             (lambda: self.turn(kind, kill=True), 5),
+            (lambda: self.go_round(kind), 6),
             (lambda: self.start_twice(kind), 2),
             (lambda: self.expire(kind), 3),
         ]
@@ -425,6 +539,7 @@ class History:
                 assert time.monotonic() < deadline, f"seed {self.seed}: the {kind} tap does not end"
                 if self.random.random() < 0.3:
                     self.expire(kind)
+                self.go_round(kind)
                 self.turn(kind)
 
     def _wait_for_markers(self) -> None:
@@ -452,9 +567,9 @@ class History:
     def close(self) -> None:
         for found in [runner for runners in self.runners.values() for runner in runners]:
             found.close()
-        self.shared.commits.close()
+        self.shared.close(10)
         self.committer.close()
-        self.admin.delete_topics([self.topic])
+        self.admin.delete_topics([self.topic, *([self.offsets] if self.is_mirror else [])])
 
     # -- what they sent -----------------------------------------------------------------------------------------------
 
@@ -468,8 +583,10 @@ class History:
         return [decode_report(value) for topic, _, key, value in self.log if topic == REPORTS and key == emitter]
 
     def commits(self) -> dict[int, list[tuple[int, int]]]:
-        """Every commit of the group by partition, as (offset, epoch ms), in the order of the log."""
+        """Every commit of the reader by partition, as (offset, epoch ms), in the order of the log."""
         found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        if self.mirror is not None:
+            return self._valid(self.mirror.stored)
         with_log = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -487,9 +604,13 @@ class History:
                     found[commit.partition].append((commit.offset, commit.at_ms))
         finally:
             with_log.close()
+        return self._valid(found)
+
+    def _valid(self, commits: Mapping[int, list[tuple[int, int]]]) -> dict[int, list[tuple[int, int]]]:
+        """Leave out the commits that were beyond the end of the log."""
         return {
             at: [commit for commit, is_void in zip(some, self.is_void[at], strict=True) if not is_void]
-            for at, some in found.items()
+            for at, some in commits.items()
         }
 
     def false_losses(self) -> list[str]:
@@ -597,9 +718,23 @@ def _differences(
             yield from _wrong_order(history, kind, checkpoint, by_seq.values(), expected)
         if history.reads_all:
             yield from _false_claims(history, kind, checkpoint, reports, plan_of)
+    if kind == "group" and history.mirror is not None:
+        yield from _wrong_counts(history, history.mirror)
     bad = Counter(t.bad for t in history.records if t.bad and t.offset >= history.deleted.get(t.partition, 0))
     if kind == "topic" and bad and dropped == 0:
         yield f"unreadable records {bad} are not counted as dropped"
+
+
+def _wrong_counts(history: History, mirror: Mirror) -> Iterator[str]:
+    """Yield a wrong number of odd records among the stored offsets: each counts once, whoever has read it."""
+    row = table_of(TapUnreadableRow)
+    with history.engine.begin() as connection:
+        counted = select(func.coalesce(func.sum(row.c.count), 0)).where(
+            row.c.emitter == history.taps["group"].emitter, row.c.reason.in_(OFFSET_REASONS)
+        )
+        count = connection.execute(counted).scalar_one()
+    if count != mirror.odd:
+        yield f"{count} odd records of the offset topic are counted, which has {mirror.odd}"
 
 
 def _wrong_order(
@@ -630,7 +765,8 @@ def _observed(
     """Return the bounds of when a record was observed."""
     if kind == "group":
         first = next(at_ms for offset, at_ms in commits[truth.partition] if offset > truth.offset)
-        return first, first
+        # A worker's clock is no evidence: an offset of Connect is dated by the look that shows it.
+        return first, time.time_ns() // 1_000_000 if history.is_mirror else first
     if history.is_append_time:
         return truth.timestamp_ms, truth.timestamp_ms
     # By the look that found the record at the latest: histories count every two looks as far apart.

@@ -24,6 +24,7 @@ from dashboard.web.server import create_server
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import hash_id
 from lagloss_server.groups.cluster_groups import NamedBy, keep_cluster_groups
+from lagloss_server.groups.coverage import keep_cluster_topics
 from lagloss_server.incidents import actions
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window import rfc3339
@@ -45,7 +46,7 @@ from tests.support.incident_rows import (
 from tests.support.logged_blocks import Logged
 from tests.support.login_world import serving
 from tests.support.tap_rows import store_tap
-from tests.support.window_documents import document, result_of, store_missing, store_window, window_of
+from tests.support.window_documents import document, result_of, store_named, store_window, window_of
 
 OURS, THEIRS, HUSHED = "red-orders", "blue-salaries", "blue-hushed"
 """The pipeline of the team that asks, the one that its members ask for, and one whose name they never heard."""
@@ -228,7 +229,7 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
         )
         with store.engine.begin() as connection:
             store_window(connection, window, START_S, notify=False)
-            store_missing(
+            store_named(
                 connection, pipeline, START_S, ids(pipeline)[3], kind="lost", place="link src->snk", last="src.out"
             )
             incidents[pipeline] = _incident(connection, pipeline)
@@ -242,10 +243,13 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
             record(connection, [(pipeline, run)])
             named_by = [NamedBy(pipeline, "mid")]
             name = "plain-group" if pipeline == OURS else f"{word(pipeline)}-{pipeline}"
+            if pipeline == OURS:
+                named_by.append(NamedBy(HUSHED, f"{SECRET}-node"))
             keep_cluster_groups(connection, START_S * 1_000, [group(name, named_by)])
     with store.engine.begin() as connection:
         store_receiver(connection, RECEIVER)
         keep_cluster_groups(connection, START_S * 1_000, [group(f"{SECRET}-unnamed", [])])
+        keep_cluster_topics(connection, "", START_S * 1_000, [f"{SECRET}-topic"])
         store_leader(connection, "alerter-1", datetime.now(UTC))
     silences = {
         "theirs": _silence(store, f"pipeline={THEIRS}", "kind=lag"),

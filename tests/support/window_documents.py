@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 from lagloss.wire.sketch import Sketch, bin_keys
 from lagloss.wire.traces import TraceContext
 from lagloss_server.judging.facts import CheckpointFacts, WindowFacts
+from lagloss_server.judging.picked import MISSING, PickedMessages, blank
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window import Interval, ListedWindow, Window, loss_ratio, on_time_counts, rfc3339
 from lagloss_server.store.engine import WINDOWS_CHANNEL
@@ -300,6 +301,18 @@ def store_window(connection: Connection, window: dict[str, Any], start_s: int, n
         connection.execute(
             text("SELECT pg_notify(:channel, :payload)"), {"channel": WINDOWS_CHANNEL, "payload": payload}
         )
+
+
+def store_named(connection: Connection, pipeline: str, start_s: int, message_id: str, **missing: Any) -> None:
+    """As `store_missing`, with what a closing that read the log keeps beside it."""
+    store_missing(connection, pipeline, start_s, message_id, **missing)
+    numbers = {**blank(1, 1), "what": np.array([MISSING], np.uint8)}
+    numbers["ids"] = np.array([xxhash.xxh3_64_intdigest(message_id.encode())], np.uint64)
+    picked = PickedMessages(
+        checkpoints=(missing["last"],), names=(message_id,), masks=(1,), numbers=numbers, totals={"missing": 1}
+    )
+    row = {"pipeline": pipeline, "window_start": start_s, "packed": picked.pack()}
+    connection.execute(tables.PickedMessagesRow.__table__.insert().values(**row))
 
 
 def store_missing(

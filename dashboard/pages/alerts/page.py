@@ -17,6 +17,7 @@ from dashboard.pages.base import Part, aria, page_of
 from dashboard.pages.incident import forms as incident_forms
 from dashboard.pages.incident.act_links import why_not
 from dashboard.pages.incident.forms import Form
+from dashboard.pages.opening import at_incidents
 from dashboard.pages.page import Control, Page, Panel, Visit, pipeline_names
 from dashboard.queries.alerts import Board, IncidentHistory, read_board, read_history
 from dashboard.queries.deliveries import Deliveries, read_deliveries
@@ -182,4 +183,5 @@ PAGE: Final = Page(
     ),
     more=_more,
     ranged=True,
+    opens=at_incidents,
 )

@@ -12,6 +12,7 @@ from dash import html
 
 from dashboard.pages.base import Part, alert, live, page_of, pages, table
 from dashboard.pages.incident.cards import at, pipeline_link
+from dashboard.pages.opening import at_entries
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit, pipeline_names
 from dashboard.queries.audit import AuditEntries, AuditEntry, AuditFilters, read_audit
 from dashboard.request import links
@@ -175,4 +176,5 @@ PAGE: Final = Page(
         ),
     ),
     ranged=True,
+    opens=at_entries,
 )

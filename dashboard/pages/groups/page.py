@@ -164,8 +164,10 @@ def _row(reading: GroupReading, visit: Visit, *, several: bool) -> Printed:
 
 
 def _about(group: ClusterGroup, *, several: bool) -> str:
-    kind = "share group, " if group.kind == "share" else ""
     cluster = f"{_shown(group.cluster)}: " if several else ""
+    if group.kind == "connect":
+        return f"{cluster}source connector"
+    kind = "share group, " if group.kind == "share" else ""
     return f"{cluster}{kind}{group.state}, {fmt.counted(group.members, 'member')}"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part, badge, icon, moment
+from dashboard.pages.base import Part, badge, fold, icon, moment
 from dashboard.pages.incident.act_links import Do, act_link
 from dashboard.queries.alerts import OpenIncident
 from dashboard.request import links
@@ -61,6 +61,7 @@ def band(opened: Sequence[OpenIncident], address: Address, person: Person, now_s
     if not opened:
         return None
     number = fmt.counted(len(opened), "open incident")
+    note = [_in_short(shown.incident, address.zone) for shown in opened[:_SHOWN]]
     rest = len(opened) - _SHOWN
     pipeline = opened[0].incident.pipeline
     more = (
@@ -68,10 +69,16 @@ def band(opened: Sequence[OpenIncident], address: Address, person: Person, now_s
         if rest > 0
         else None
     )
-    return html.Section(
-        [dmc.Title(number, order=2, fz=16, mb=4), cards(opened[:_SHOWN], address, person, now_s), more],
-        className="incidents",
-    )
+    details = [cards(opened[:_SHOWN], address, person, now_s), more]
+    return html.Section(fold("incidents", number, note, details), className="incidents")
+
+
+def _in_short(incident: Incident, zone: Zone) -> Part:
+    """Return severity, rule and start of an incident in a few words."""
+    look = SEVERITIES.get(incident.severity, SEVERITIES["warning"])
+    since = f" since {zone.clock(incident.first_window_s)} "
+    sign = html.Span([icon(look.icon), f" {look.word.lower()}"], className=f"of-{incident.severity}")
+    return html.Span([sign, " ", html.Span(incident.rule, className="mono"), since], className="in-short")
 
 
 def cards(opened: Sequence[OpenIncident], address: Address, person: Person, now_s: float) -> Part:

@@ -117,7 +117,7 @@ def _head(opened: OpenIncident, address: Address, person: Person, now_s: float) 
     ]
     return dmc.Paper(
         [
-            dmc.Title(dmc.Group(title, gap="sm"), order=1, fz=20),
+            dmc.Title(dmc.Group(title, gap="sm"), order=1, fz=22),
             dmc.Text(str(incident.id), size="xs", c="dimmed", className="mono breaks"),
             bare_table(("", TableColumn("", "breaks")), rows, variant="vertical", my="xs"),
             why_not(person, incident.pipeline) if incident.state == "open" else None,

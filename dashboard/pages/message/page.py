@@ -17,10 +17,13 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages import notices
 from dashboard.pages.base import NAME, Part, live, moment_picker
 from dashboard.pages.message.parts import message_part
+from dashboard.pages.messages.listing import before_of, filters_of, listing
+from dashboard.pages.messages.page import REFRESH_MS
 from dashboard.pages.notices import Failed
-from dashboard.pages.page import Control, Page
+from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit
 from dashboard.pages.shell import Shell, pipeline_nav
 from dashboard.queries.message import MessageRead, Where, read_message
+from dashboard.queries.problem_messages import ProblemMessages, read_problem_messages
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking
 from dashboard.request.links import Address
@@ -42,6 +45,8 @@ class MessageId(StrEnum):
     BUSY = "message-busy"
     FOUND = "message-found"
     ANSWER = "message-answer"
+    NOTICE = "message-notice"
+    LISTING = "message-listing"
 
 
 def frame(params: Mapping[str, str], address: Address) -> Part:
@@ -49,7 +54,7 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
     return dmc.Stack(
         [
             html.Div(
-                [dmc.Title(f"Messages of {pipeline}", order=1, fz=20, mb=4), pipeline_nav(address, pipeline, "message")]
+                [dmc.Title(f"Messages of {pipeline}", order=1, fz=22, mb=4), pipeline_nav(address, pipeline, "message")]
             ),
             dmc.Paper(
                 dmc.Group(
@@ -63,6 +68,7 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
                         ),
                         moment_picker(MessageId.AROUND, "Search near (optional)", 220, "sm", clearable=True),
                         dmc.Button("Search", id=MessageId.SEARCH, size="sm"),
+                        dmc.Text("The id alone is enough; a time makes it faster.", size="sm", className="faint"),
                         live(MessageId.BUSY),
                     ],
                     gap="sm",
@@ -71,11 +77,35 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
                 p="sm",
                 withBorder=True,
             ),
+            live(MessageId.NOTICE),
             live(MessageId.FOUND),
+            html.Div(id=MessageId.LISTING),
             dcc.Store(id=MessageId.ANSWER),
         ],
         gap="sm",
     )
+
+
+def read(visit: Visit) -> ProblemMessages | None:
+    """Read the newest messages that something is wrong with, unless the address asks for one.
+
+    Raises:
+        Instead: there is no pipeline of this name, or its message ids are hidden.
+    """
+    address, pipeline = visit.address, visit.pipeline
+    if address.query.get("id"):
+        return None
+    try:
+        return read_problem_messages(visit.store, pipeline, filters_of(address), before_of(address, visit.now_s))
+    except UnknownPipeline:
+        raise Instead(notices.unknown_pipeline(pipeline, visit.store.names(), address)) from None
+    except IdsHidden as error:
+        raise Instead(notices.ids_hidden(error)) from None
+
+
+def _listing(messages: ProblemMessages | None, visit: Visit) -> Part:
+    """Return the list; nothing below a message that was asked for."""
+    return html.Span() if messages is None else listing(messages, visit.address, several=False)
 
 
 def _register_search(app: Dash, services: Services) -> None:
@@ -97,8 +127,7 @@ def _register_search(app: Dash, services: Services) -> None:
         pipeline = params["pipeline"]
         text = address.query.get("id", "")
         if not text:
-            summary = "The id alone is enough to search; a time to search near makes it faster."
-            return dmc.Text(summary, c="dimmed"), None
+            return None, None
         question = [pipeline, text, *(address.query.get(name) for name in _WHERE)]
         is_theirs = asking().grants.may_see_ids(pipeline)  # an answer of somebody else's is not to be asked for
         cached = answers.get(tuple(answer)) if is_theirs and answer and answer[:-1] == question else None
@@ -168,11 +197,15 @@ def _more(app: Dash, services: Services) -> None:
     _register_fields(app)
 
 
-PAGE: Final[Page[None]] = Page(
+PAGE: Final = Page(
     name="message",
     pattern=re.compile(rf"/pipelines/{NAME}/messages"),
     title=lambda params: f"messages of {params['pipeline']}",
     frame=frame,
+    notice=MessageId.NOTICE,
+    read=read,
+    panels=(Panel(MessageId.LISTING, _listing, LIGHT),),
+    refresh_ms=REFRESH_MS,
     controls=tuple(
         Control(id_, leads=_search, prop=prop, given=(MessageId.ASKED, MessageId.AROUND))
         for id_, prop in ((MessageId.SEARCH, "n_clicks"), (MessageId.ASKED, "n_submit"))

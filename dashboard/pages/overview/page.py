@@ -12,13 +12,13 @@ from dash import html
 
 from dashboard.pages import notices
 from dashboard.pages.base import Part, live
+from dashboard.pages.first_run import first_run
 from dashboard.pages.overview import parts as overview_parts
 from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit
 from dashboard.pages.paging import PageOf, chosen_page, pager
 from dashboard.queries.overview import Overview, detailed
 from dashboard.queries.pipeline_status import Order, PipelineStatus, State
 from dashboard.request import links
-from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 
 _TITLE: Final = "overview-title"
@@ -68,7 +68,7 @@ def read(visit: Visit) -> OverviewRead:
     """
     overview, address = visit.services.overview(), visit.address
     if not overview.standings:
-        raise Instead(notices.set_aside(overview.unreadable, address) or notices.no_pipeline(asking()))
+        raise Instead(notices.set_aside(overview.unreadable, address) or first_run(visit))
     chosen = overview.chosen(address.query.get("q", ""), chosen_state(address), chosen_order(address))
     page = PageOf(chosen_page(address), len(chosen))
     return OverviewRead(overview, page, detailed(visit.store, page.rows(chosen), visit.now_s))

@@ -8,13 +8,13 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, sparkline, spoken
+from dashboard.figures.sparkline import HEIGHT_PX, WIDTH_PX, sparkline, spoken
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, aria, data, picture
 from dashboard.pages.printing import element, inside_link, small, status
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
-from dashboard.queries.pipeline_status import Minute, Order, PipelineStatus, State
+from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatus, State
 from dashboard.reports.wording import left
 from dashboard.request import links
 from dashboard.request.links import Address
@@ -213,11 +213,22 @@ def _budgets(standing: PipelineStatus) -> list[Part]:
 
 
 def _spark(standing: PipelineStatus) -> Part:
-    if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
+    """Draw the last day; of a younger pipeline all there is of it, by minutes in its first hours, and say so."""
+    hours, unit = _since_data(standing.hours), "hour"
+    if standing.minutes:
+        hours, unit = _since_data(standing.minutes), "minute"
+    if not hours:
         return fmt.NOTHING
-    note = spoken(standing.hours, standing.targets)
-    width, drawn = str(HOUR_PX * len(standing.hours)), sparkline(standing.hours, standing.targets)
-    return picture(drawn, note, title=note, width=width, height=str(HEIGHT_PX))
+    note = spoken(hours, standing.targets, unit)
+    image = picture(sparkline(hours, standing.targets), note, title=note, width=str(WIDTH_PX), height=str(HEIGHT_PX))
+    is_day = len(hours) == len(standing.hours) and unit == "hour"
+    return [image, small("" if is_day else f"last {fmt.counted(len(hours), unit)}")]
+
+
+def _since_data(steps: Sequence[Hour]) -> Sequence[Hour]:
+    """Return the steps from the first one with data on."""
+    first = (index for index, hour in enumerate(steps) if hour.lag_ms is not None or hour.loss_ratio is not None)
+    return steps[next(first, len(steps)) :]
 
 
 def _incidents(standing: PipelineStatus, address: Address) -> Part:

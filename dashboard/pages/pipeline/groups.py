@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.format import STATUSES, rate
-from dashboard.pages.base import DATED_S, Part, TableColumn, aria, badge, moment, number, table
+from dashboard.pages.base import DATED_S, Part, TableColumn, aria, badge, fold, moment, number, table
 from dashboard.queries.consumer_groups import ConsumerGroup
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -41,10 +41,11 @@ def groups_panel(groups: Sequence[ConsumerGroup], address: Address, now_s: float
         fz="sm",
         className="unbroken",
     )
-    title = dmc.Title("Consumer groups", order=2, fz=16)
+    bad = [group.group for group in groups if group.status not in ("ok", None)]
+    note = f"{len(bad)} of {len(groups)} not OK: {', '.join(bad[:3])}" if bad else f"all {len(groups)} OK or unknown"
     about = dmc.Text(_NOTE, size="sm", className="faint", mb=4)
     losses = [_loss(group, address.zone, now_s) for group in groups]
-    return dmc.Paper([title, about, *losses, shown], p="sm", withBorder=True)
+    return [*losses, fold("groups", "Consumer groups", note, [about, shown])]
 
 
 def _loss(group: ConsumerGroup, zone: Zone, now_s: float) -> Part | None:
@@ -118,7 +119,10 @@ def _ahead(lag: int | None, moving: Velocity, catches_up_s: float | None) -> str
     if catches_up_s is not None:
         return f"in {fmt.duration_s(catches_up_s)}"
     gain = moving.gain_per_s
-    return fmt.NOTHING if gain is None else "never at this rate" if gain >= 0 else f"falling behind by {rate(-gain)}"
+    if gain is None:
+        return fmt.NOTHING
+    behind = rate(-gain)
+    return "never at this rate" if gain >= 0 or behind == rate(0.04) else f"falling behind by {behind}"
 
 
 def _deleted_from(deletes_ms: int | None, zone: Zone, now_s: float) -> Part | str:

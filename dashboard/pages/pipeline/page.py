@@ -16,9 +16,10 @@ from dashboard.figures import flow_graph, nodes
 from dashboard.figures.frame import SLOWEST, FigureFrame
 from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, SCRIPTED, Part, aria, live, step
+from dashboard.pages.base import NAME, SCRIPTED, Part, aria, fold, live, step
 from dashboard.pages.breakdown import source_of
 from dashboard.pages.incident import cards as band
+from dashboard.pages.opening import at_minutes
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
@@ -27,6 +28,7 @@ from dashboard.pages.pipeline.tables import quality_panel, reasons_box, shares_b
 from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.pages.shell import Shell, pipeline_nav
 from dashboard.queries.alerts import OpenIncident, read_open
+from dashboard.queries.buckets import Bucket
 from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.panels import Panels, read_panels
 from dashboard.queries.services import Services
@@ -70,6 +72,7 @@ class PipelineId(StrEnum):
     ZOOMED = "pipeline-zoomed"
     SHARES = "pipeline-shares"
     FLOW = "pipeline-flow"
+    FLOW_LIST = "pipeline-flow-list"
     HOVERED = "pipeline-hovered"
     NODES = "pipeline-nodes"
     NODES_CAPTION = "pipeline-nodes-caption"
@@ -101,36 +104,31 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
 
 def _content(name: str) -> Part:
     panels = _scripted([_panels_head(), _figure(PipelineId.PANELS, PipelineId.CAPTION, HEIGHT_PX)])
-    beside = dmc.Stack(
-        [
-            dmc.Paper(html.Div(id=PipelineId.SHARES), p="sm", withBorder=True),
-            dmc.Paper(html.Div(id=PipelineId.WORST), p="sm", withBorder=True),
-            html.Div(id=PipelineId.REASONS),
-        ],
-        gap="sm",
-    )
     graph = html.Div(
         _figure(PipelineId.FLOW, f"{PipelineId.FLOW}-name", None),
         className="sideways",
         tabIndex=0,
         **aria(label=f"graph of {name}"),
     )
-    flow = [dmc.Title("Lag and loss along the pipeline", order=2, fz=16, id=f"{PipelineId.FLOW}-name"), graph]
-    return dmc.Stack(
+    flow = dmc.Paper(
         [
-            html.Div(id=PipelineId.HEADLINE),
-            _scripted(flow),
-            dmc.Grid(
-                [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
-                gutter="sm",
-            ),
-            html.Div(id=PipelineId.GROUPS),
-            html.Div(id=PipelineId.QUALITY),
-            html.Div(id=PipelineId.TAPS),
-            _nodes(),
+            dmc.Title("Lag and loss along the pipeline", order=2, fz=16, id=f"{PipelineId.FLOW}-name"),
+            html.Div(graph, className=f"{SCRIPTED} wide-only"),
+            html.Div(id=PipelineId.FLOW_LIST, className="narrow-only"),
         ],
-        gap="sm",
+        p="sm",
+        withBorder=True,
     )
+    more = (
+        PipelineId.WORST,
+        PipelineId.SHARES,
+        PipelineId.GROUPS,
+        PipelineId.QUALITY,
+        PipelineId.REASONS,
+        PipelineId.TAPS,
+    )
+    folds = html.Div([*(html.Div(id=id_) for id_ in more), _nodes()], className="folds")
+    return dmc.Stack([html.Div(id=PipelineId.HEADLINE), flow, panels, folds], gap="sm")
 
 
 def _nodes() -> Part:
@@ -140,9 +138,9 @@ def _nodes() -> Part:
         tabIndex=0,
         **aria(labelledby=f"{PipelineId.NODES}-name"),
     )
-    head = dmc.Title("Nodes over time", order=2, fz=16, id=f"{PipelineId.NODES}-name")
     caption = html.Div(id=PipelineId.NODES_CAPTION, className="caption")
-    return _scripted([head, caption, rows])
+    note = html.Span("lag, process duration and queue time of each", id=f"{PipelineId.NODES}-name")
+    return html.Div(fold("nodes", "Nodes over time", note, [caption, rows]), className=SCRIPTED)
 
 
 def _scripted(children: list[Part]) -> Part:
@@ -199,6 +197,10 @@ class PipelineRead:
     @property
     def graph(self) -> Graph:
         return self.panels.stored.definition.graph
+
+    @property
+    def total(self) -> Bucket | None:
+        return self.panels.series.total
 
     def figure_frame(self, visit: Visit) -> FigureFrame:
         return replace(self.figures, dark=visit.dark)
@@ -257,7 +259,7 @@ def _path_box_style(result: PipelineRead, _visit: Visit) -> dict[str, str]:
 
 
 def _flow(result: PipelineRead, visit: Visit) -> Any:
-    return flow_graph.flow_figure(result.graph, result.panels.series.total, visit.dark)
+    return flow_graph.flow_figure(result.graph, result.total, visit.dark)
 
 
 def _flow_style(result: PipelineRead, _visit: Visit) -> dict[str, int]:
@@ -287,9 +289,10 @@ PANELS: Final[tuple[Panel[PipelineRead], ...]] = (
         lambda result, visit: band.band(result.incidents, visit.address, asking(), visit.now_s),
     ),
     Panel(PipelineId.CONTENT, _content_style, "style", blank=_HIDDEN),
+    _part(PipelineId.FLOW_LIST, lambda result, _here, _now_s: pipeline_parts.flow_list(result.graph, result.total)),
     _part(PipelineId.SHARES, lambda result, address, _now_s: shares_box(result.panels, address)),
     _part(PipelineId.WORST, lambda result, address, _now_s: worst_table(result.panels, address)),
-    _part(PipelineId.REASONS, lambda result, _here, _now_s: reasons_box(result.panels.series.total)),
+    _part(PipelineId.REASONS, lambda result, _here, _now_s: reasons_box(result.total)),
     _part(PipelineId.GROUPS, lambda result, address, now_s: groups_panel(result.panels.groups, address, now_s)),
     _part(
         PipelineId.QUALITY,
@@ -389,5 +392,6 @@ PAGE: Final = Page(
     more=_more,
     stamp=_stamp,
     ranged=True,
+    opens=at_minutes,
     themed=True,
 )

@@ -9,12 +9,15 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard import format as words
+from dashboard.figures.flow_graph import describe_link, describe_node, lost_words
 from dashboard.format import VERDICTS
-from dashboard.pages.base import Part, badge, moment
+from dashboard.pages.base import DATED_S, Part, badge, moment
 from dashboard.pages.breakdown import destinations, sides, source_choice, source_of, sources
 from dashboard.pages.pipeline.tables import PERIODS, lost_share
-from dashboard.queries.buckets import knows_messages
+from dashboard.queries.buckets import Bucket, knows_messages
+from dashboard.queries.condition import Condition
 from dashboard.queries.consumer_lag import ConsumerLag
+from dashboard.queries.overview import LOOKED_BACK_S
 from dashboard.queries.panels import Panels
 from dashboard.queries.series import Series
 from dashboard.queries.sla_periods import SlaPeriods, is_held, target_percentile
@@ -24,7 +27,31 @@ from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Definition, Sla
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.place import node_label
 from lagloss_server.model.window import ListedWindow, LossRatio
+
+
+def flow_list(graph: Graph, total: Bucket | None) -> Part:
+    """Return the graph of the flow as a list of nodes, each with the links that leave it: for narrow screens."""
+    return html.Ul([_flow_item(node, graph, total) for node in graph.nodes], className="flow-list")
+
+
+def _flow_item(node: str, graph: Graph, total: Bucket | None) -> Part:
+    links_ = [
+        html.Li([f"→ {link.target} ", *_flow_words(describe_link(link.source, link.target, total), link.label, total)])
+        for link in graph.links
+        if link.source == node
+    ]
+    name = html.Span(node, className="flow-node")
+    words_ = _flow_words(describe_node(node, graph, total), node_label(node), total)
+    return html.Li([name, " ", *words_, html.Ul(links_) if links_ else None])
+
+
+def _flow_words(summary: list[str], label: str, total: Bucket | None) -> list[Part]:
+    lost = None if total is None else total.lost_at.get(label)
+    loss = [" ", html.Span(f"✖ {lost_words(lost)}", className="lossy")] if lost is not None else []
+    return [html.Span(" ".join(summary), className="faint"), *loss]
 
 
 def headline(panels: Panels, address: Address, now_s: float) -> Part | None:
@@ -46,7 +73,8 @@ def headline(panels: Panels, address: Address, now_s: float) -> Part | None:
         f" · {panels.fresh.reporting} of {panels.fresh.emitters} emitters reporting" if panels.fresh.emitters else "",
     ]
     summary = [
-        dmc.Text(words.verdict_sentence(newest, sla.loss.max), fw=600),
+        dmc.Text(_since(panels, newest, address.zone, now_s), fw=650, fz=18, lh=1.3),
+        dmc.Text(words.verdict_sentence(newest, sla.loss.max), fw=500),
         dmc.Text(fresh, size="sm", className="faint"),
     ]
     verdict = badge(look.word, look.icon, look.colour, size="xl")
@@ -64,6 +92,21 @@ def headline(panels: Panels, address: Address, now_s: float) -> Part | None:
         p="sm",
         withBorder=True,
     )
+
+
+def _since(panels: Panels, newest: ListedWindow, zone: Zone, now_s: float) -> list[Part]:
+    """Return since when the newest verdict has held without a break, and until when, if it does not describe the
+    present."""
+    end_s, since_s = newest.start_s + WINDOW_S, panels.since_s
+    until = "" if panels.condition in (Condition.FINE, Condition.IDLE) else f" until {_clock(end_s, zone, now_s)}"
+    if since_s is None:
+        return [f"for more than {fmt.duration_s(LOOKED_BACK_S)}{until}"]
+    since = moment(_clock(since_s, zone, now_s), utc(since_s))
+    return ["since ", since, until or f", for {fmt.duration_s(end_s - since_s)}"]
+
+
+def _clock(at_s: float, zone: Zone, now_s: float) -> str:
+    return zone.clock(at_s, date=now_s - at_s > DATED_S)
 
 
 def _by_commit(definition: Definition) -> list[Part]:

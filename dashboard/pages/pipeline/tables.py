@@ -21,7 +21,7 @@ from dashboard.format import (
     quality_target,
     quality_value,
 )
-from dashboard.pages.base import Part, TableColumn, aria, bare_table, moment, names, number, picture, table
+from dashboard.pages.base import Part, TableColumn, aria, bare_table, fold, moment, names, number, picture, table
 from dashboard.pages.breakdown import REASONS, reasons
 from dashboard.pages.pipeline import steps
 from dashboard.queries.buckets import Bucket
@@ -43,17 +43,20 @@ PERIODS: Final = {60: "minute", 3_600: "hour", 86_400: "day"}
 """Names of buckets by their length (s)."""
 
 
-def shares_box(panels: Panels, address: Address) -> Part:
+def shares_box(panels: Panels, address: Address) -> Part | None:
+    """Return the share of each hop in the lag; None where no hop is known."""
     graph, total = panels.stored.definition.graph, panels.series.total
     path = steps.path_of(address, graph)
     shares_ = shares({} if total is None else hops.path_ms(total.lags, graph, None if path == SLOWEST else path))
+    if not shares_:
+        return None
     hue = hues(graph.steps)
-    longest_ms = max((share.p95_ms for share in shares_), default=0.0)
+    longest = max(shares_, key=lambda share: share.p95_ms)
     size = str(PIE_PX)
     image = picture(pie(shares_, hue), "the same data as a pie chart", className="pie", width=size, height=size)
     rows = bare_table(
         ("", "", TableColumn("", "number"), TableColumn("", "number")),
-        [share_row(share, longest_ms, hue) for share in shares_],
+        [share_row(share, longest.p95_ms, hue) for share in shares_],
         tabularNums=True,
         verticalSpacing=3,
         horizontalSpacing=6,
@@ -61,7 +64,8 @@ def shares_box(panels: Panels, address: Address) -> Part:
         withRowBorders=False,
     )
     about = dmc.Text("p95 over the time range, from merged sketches", size="sm", className="faint")
-    return [dmc.Title("Share of lag by hop", order=2, fz=16), about, image if shares_ else None, rows]
+    most = "" if longest.share is None else f"{longest.hop.label}: {fmt.percent(longest.share)}"
+    return fold("shares", "Share of lag by hop", most, html.Div([about, html.Div([image, rows], className="shares")]))
 
 
 def share_row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> list[Part]:
@@ -76,15 +80,14 @@ def share_row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> list[P
     ]
 
 
-def worst_table(panels: Panels, address: Address) -> Part:
+def worst_table(panels: Panels, address: Address) -> Part | None:
     """Return the way to a bucket for those who do not click on figures."""
     series = panels.series
     what = PERIODS[series.bucket_s]
-    title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
     worst_buckets = worst(series, panels.sla_periods)
     if not worst_buckets:
-        summary = f"Every {what} in this range has a verdict and met its targets." if series.buckets else fmt.NOTHING
-        return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
+        summary = f"Every {what} in this range has a verdict and met its targets."
+        return dmc.Text(summary, size="sm", className="faint") if series.buckets else None
     columns: list[TableColumn | str] = [
         names(f"{what.capitalize()} ({address.zone.label(worst_buckets[0].start_s)})"),
         "Verdict",
@@ -102,7 +105,9 @@ def worst_table(panels: Panels, address: Address) -> Part:
         fz="sm",
         className="unbroken",
     )
-    return html.Div([title, dmc.TableScrollContainer(rows, minWidth=300, type="native")])
+    first = address.zone.clock(worst_buckets[0].start_s, date=dated)
+    note = f"{first}, {VERDICTS[worst_buckets[0].verdict].word}"
+    return fold("worst", f"Worst {what}s", note, dmc.TableScrollContainer(rows, minWidth=300, type="native"))
 
 
 def _row(bucket: Bucket, panels: Panels, address: Address, dated: bool) -> list[Part]:
@@ -141,12 +146,8 @@ def reasons_box(total: Bucket | None) -> Part | None:
     if not rows:
         return None
     about = "from minutes whose beacons were read; minutes proven by tallies have no reasons"
-    title = dmc.Title(REASONS, order=2, fz=16)
-    return dmc.Paper(
-        [title, dmc.Text(about, size="sm", className="faint", mb=4), reasons(rows)],
-        p="sm",
-        withBorder=True,
-    )
+    note = f"{fmt.reason(rows[0].reason)}, {fmt.count(rows[0].count)}"
+    return fold("reasons", REASONS, note, [dmc.Text(about, size="sm", className="faint", mb=4), reasons(rows)])
 
 
 def quality_panel(rows: Sequence[QualityRow], pipeline: str, address: Address) -> Part | None:
@@ -164,9 +165,10 @@ def quality_panel(rows: Sequence[QualityRow], pipeline: str, address: Address) -
         fz="sm",
         className="unbroken",
     )
-    title = dmc.Title("Data quality", order=2, fz=16)
+    missed = sum(cell is not None and cell.verdict == "bad" for row in rows for cell in row.cells)
+    note = f"{fmt.counted(missed, 'target')} missed" if missed else "no target missed"
     about = dmc.Text(QUALITY_NOTE, size="sm", className="faint", mb=4)
-    return dmc.Paper([title, about, shown], p="sm", withBorder=True)
+    return fold("quality", "Data quality", note, [about, shown])
 
 
 def _cell(cell: QualityCell | None, pipeline: str, address: Address) -> Part:

@@ -8,14 +8,18 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import DATED_S, Part, icon, moment, names, number, table
+from dashboard.pages.base import DATED_S, Part, fold, icon, moment, names, number, table
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
 
 _COLUMNS: Final = (names("Checkpoints"), "Source", "State", "Read through", number("Records"), "Unreadable")
-_COMMITS: Final = {"log": "commits read from the log", "polled": "commits polled"}
+_COMMITS: Final = {
+    "log": "commits read from the log",
+    "polled": "commits polled",
+    "connect": "offsets of Kafka Connect",
+}
 _POLLED: Final = (
     "Commits are polled if the brokers' log of commits cannot be read: messages then count as received by the group "
     "at the time of the poll, up to a second late."
@@ -37,11 +41,12 @@ def taps_panel(taps: Sequence[TapStatus], address: Address, now_s: float) -> Par
         fz="sm",
         miw=860,
     )
-    about = "Beacons derived from a topic's records and a consumer group's commits. Counts are since the tap started."
+    about = "Beacons derived from a topic's records and a reader's commits. Counts are since the tap started."
     if any(tap.commits == "polled" for tap in taps):
         about += f" {_POLLED}"
-    title = dmc.Title("Taps", order=2, fz=16)
-    return dmc.Paper([title, dmc.Text(about, size="sm", className="faint", mb=4), shown], p="sm", withBorder=True)
+    bad = sum(tap.is_bad for tap in taps)
+    note = f"{bad} of {fmt.counted(len(taps), 'tap')} behind or waiting" if bad else f"all {len(taps)} reading"
+    return fold("taps", "Taps", note, [dmc.Text(about, size="sm", className="faint", mb=4), shown])
 
 
 def _row(tap: TapStatus, zone: Zone, now_s: float) -> list[Part]:
@@ -59,7 +64,7 @@ def _source(tap: TapStatus) -> list[Any]:
     cluster = f" on {tap.tap.cluster}" if tap.tap.cluster else ""
     if tap.tap.group is None:
         return [f"topic {tap.tap.topic}{cluster}"]
-    lines = [f"group {tap.tap.group}", _faint(f"of topic {tap.tap.topic}{cluster}")]
+    lines = [tap.tap.reader, _faint(f"of topic {tap.tap.topic}{cluster}")]
     return [*lines, _faint(_COMMITS[tap.commits])] if tap.commits in _COMMITS else lines
 
 

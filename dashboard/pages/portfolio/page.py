@@ -10,15 +10,16 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages import notices
 from dashboard.pages.base import Part, alert, aria, live
+from dashboard.pages.first_run import first_run
+from dashboard.pages.opening import at_month
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.report.page import REFRESH_MS, earlier_control, elsewhere, range_control, requested_range
 from dashboard.pages.report.parts import downloads, section_part, status_badge
 from dashboard.reports import Portfolio, make_portfolio
 from dashboard.reports.portfolio_sections import sections
+from dashboard.reports.wording import range_sentence
 from dashboard.request import links
-from dashboard.request.current_user import asking
 from dashboard.request.links import API, Address
 from lagloss.errors import UsageError
 from lagloss_server.model.matchers import parse_matchers
@@ -69,13 +70,15 @@ def read(visit: Visit) -> Portfolio:
         raise Instead(alert("No such portfolio", str(error), "orange", "?")) from None
     portfolio = make_portfolio(visit.store, matchers, span, now_s)
     if not portfolio.lines and not matchers:
-        raise Instead(notices.no_pipeline(asking()))
+        raise Instead(first_run(visit))
     return portfolio
 
 
 def _content(portfolio: Portfolio, visit: Visit) -> Part:
     files = downloads(f"{API}/portfolio", visit.address, "match")
-    head = dmc.Group([status_badge(portfolio.status), files], justify="space-between")
+    before = min((line.whole.known.before for line in portfolio.lines if line.whole.known.closed), default=0)
+    about = dmc.Text(range_sentence(portfolio.span, before, portfolio.made_at_s), size="sm")
+    head = dmc.Group([status_badge(portfolio.status), about, files], gap="sm")
     return html.Div([head, *map(section_part, sections(portfolio))])
 
 
@@ -99,4 +102,5 @@ PAGE: Final = Page(
     busy=PortfolioIds.CONTENT,
     refresh_ms=REFRESH_MS,
     elsewhere=elsewhere,
+    opens=at_month,
 )

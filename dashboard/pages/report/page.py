@@ -13,18 +13,20 @@ from dash import html
 
 from dashboard.pages import notices
 from dashboard.pages.base import NAME, Part, alert, aria, live, moment_picker
+from dashboard.pages.opening import at_month
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.report.parts import report_part
 from dashboard.pages.shell import pipeline_nav
 from dashboard.queries.services import Services
 from dashboard.reports import Report, make_report
-from dashboard.reports.ranges import DEFAULT, PRESETS, CalendarRange, choose, previous
+from dashboard.reports.ranges import PRESETS, CalendarRange, choose, previous
 from dashboard.request.links import Address
 from dashboard.request.shown_range import RANGES_S, ShownRange
 from lagloss.errors import UsageError
 from lagloss_server.base.errors import BadSpan, BadTime, UnknownPipeline
 
 _LAST: Final = ("7d", "30d", "90d")
+_CURRENT: Final = "this-month"
 REFRESH_MS: Final = 60_000
 """A report is of whole minutes, and seldom of the newest ones."""
 
@@ -53,7 +55,7 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
         gap="xs",
         my="sm",
     )
-    title = dmc.Title(f"SLA report: {params['pipeline']}", order=1, fz="h2")
+    title = dmc.Title(f"SLA report: {params['pipeline']}", order=1, fz=22)
     head = dmc.Group([title, html.Div(_nav(address), id=ReportIds.NAV)])
     # not live: a refresh would have all of it read aloud
     return html.Div([head, controls, live(ReportIds.NOTICE), html.Div(id=ReportIds.CONTENT, **aria(busy="true"))])
@@ -89,12 +91,15 @@ def requested_range(address: Address, now_s: float) -> CalendarRange:
         BadTime, BadSpan: it makes no sense.
     """
     query = address.query
-    range_ = None if "from" in query else query.get("range")
+    range_ = None if "from" in query else query.get("range", _CURRENT)
     return choose(range_, query.get("from"), query.get("to"), address.zone.name, now_s)
 
 
 def elsewhere(address: Address) -> Address:
-    """Return the same time, as pages that know no calendar are asked for it."""
+    """Return the same time, as pages that know no calendar are asked for it; without a range in the address, each opens
+    at its own."""
+    if not address.query.keys() & {"range", "from", "to"}:
+        return address
     try:
         span = requested_range(address, time.time())
     except UsageError:
@@ -107,7 +112,7 @@ def range_control(id_: str) -> Control:
     """Return the control of named ranges; empty where the address has moments."""
 
     def shows(address: Address) -> str:
-        return "" if "from" in address.query else address.query.get("range", DEFAULT)
+        return "" if "from" in address.query else address.query.get("range", _CURRENT)
 
     def choices(_services: Services, address: Address) -> list[str]:
         chosen = shows(address)
@@ -164,4 +169,5 @@ PAGE: Final = Page(
     themed=True,
     refresh_ms=REFRESH_MS,
     elsewhere=elsewhere,
+    opens=at_month,
 )

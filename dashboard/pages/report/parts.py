@@ -15,7 +15,7 @@ from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
 from dashboard.reports.parts import Cell, ReportSection, Table
 from dashboard.reports.sections import sections
-from dashboard.reports.wording import STATUSES, local_day
+from dashboard.reports.wording import STATUSES, local_day, range_sentence
 from dashboard.request import links
 from dashboard.request.links import API, Address
 from dashboard.request.shown_range import ShownRange
@@ -27,7 +27,8 @@ _ASKED: Final = ("range", "from", "to", "zone", "source")
 def report_part(report: Report, address: Address, dark: bool) -> Part:
     """Return the status, downloads, and every section in the order in which it is read."""
     files = downloads(f"{API}/pipelines/{quote(report.pipeline)}/report", address)
-    head = dmc.Group([status_badge(report.status), files], justify="space-between")
+    about = range_sentence(report.span, report.whole.known.before, report.made_at_s)
+    head = dmc.Group([status_badge(report.status), dmc.Text(about, size="sm"), files], gap="sm")
     choice = source_choice(address, report.source_names, report.source)
     return html.Div(
         [
@@ -69,8 +70,11 @@ def _section(section: ReportSection, report: Report, address: Address, dark: boo
 
 
 def section_part(section: ReportSection, chart: Part | None = None) -> Part:
-    """Return a section, its chart between sentences and table."""
-    parts: list[Any] = [dmc.Title(section.title, order=2, fz="lg", mt="lg", mb=4)]
+    """Return a section, its chart between sentences and table; one line if it has only a sentence."""
+    if chart is None and section.table is None:
+        words = dmc.Text(" ".join(section.sentences), size="sm")
+        return html.Section([dmc.Title(section.title, order=2, fz=16), words], className="one-line")
+    parts: list[Any] = [dmc.Title(section.title, order=2, fz=16, mt="lg", mb=4)]
     parts += [dmc.Text(sentence, size="sm", mb=4) for sentence in section.sentences]
     parts += [part for part in (chart, section.table and _table(section.table, section.title)) if part is not None]
     return html.Section(parts)

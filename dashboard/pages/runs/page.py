@@ -13,6 +13,7 @@ from dash import html
 
 from dashboard.pages import notices
 from dashboard.pages.base import NAME, Part, alert, aria, live
+from dashboard.pages.opening import RUNS_RANGE, at_runs
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.runs.parts import job_part, run_part
 from dashboard.pages.shell import pipeline_nav
@@ -22,7 +23,6 @@ from lagloss_server.base.errors import UnknownPipeline, UnknownRun
 from lagloss_server.runs.job_runs import HourRun, JobRuns, read_job_runs, read_run
 
 _RANGES: Final = ("6h", "24h", "7d", "30d", "90d")
-DEFAULT_RANGE: Final = "24h"
 _JOBS: Final = """\
 spec:
   jobs:
@@ -53,7 +53,7 @@ def frame(params: Mapping[str, str], address: Address) -> Part:
 
 
 def _shown(address: Address) -> str | None:
-    return None if "from" in address.query else address.query.get("range", DEFAULT_RANGE)
+    return None if "from" in address.query else address.query.get("range", RUNS_RANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def read(visit: Visit) -> RunsRead:
         Instead: there is no pipeline or run of this name, or the pipeline has no jobs.
     """
     address, pipeline = visit.address, visit.pipeline
-    span, run_id = shown_range(address.query, visit.now_s, DEFAULT_RANGE), address.query.get("run")
+    span, run_id = shown_range(address.query, visit.now_s, RUNS_RANGE), address.query.get("run")
     try:
         jobs = read_job_runs(visit.store, pipeline, span.from_s, span.to_s, visit.now_s)
         named = read_run(visit.store, pipeline, run_id, address.query.get("dag")) if run_id else None
@@ -110,6 +110,7 @@ PAGE: Final = Page(
     panels=(Panel(RunsId.CONTENT, _content),),
     controls=(Control(RunsId.RANGE, _shown, lambda address, name: address.named(name) if name else address),),
     busy=RunsId.CONTENT,
+    opens=at_runs,
     themed=True,
     refresh_ms=30_000,
 )

@@ -58,7 +58,9 @@ class Outgoing:
 class Outlet(Protocol):
     """A destination of records. Used by one thread only; callbacks run inside `poll` and `abandon`."""
 
-    last_error: str | None
+    @property
+    def last_error(self) -> str | None:
+        """Return why nothing is acknowledged, as the newest error says; None if there was none."""
 
     def partitions(self) -> int | None:
         """Return the number of partitions of the beacons topic, None while it is unknown."""

@@ -34,7 +34,7 @@ from lagloss_server.ops.embedded.kafka_node import (
     write_properties,
 )
 from lagloss_server.ops.jars import broker_jars
-from lagloss_server.ops.java import find_java
+from lagloss_server.ops.java import FEW_ARENAS, SMALL_HEAP, find_java
 from lagloss_server.ops.processes import choose_port, end_leftovers, spawn, terminate
 
 MAIN_CLASS: Final = "kafka.Kafka"
@@ -190,7 +190,7 @@ class EmbeddedKafka:
     def _launch(self, node: BrokerNode) -> None:
         assert self._java is not None, "call start() first"
         command = self._command(*self._java, node)
-        words = {"LC_ALL": "C.UTF-8"}  # the operating system's reasons in the words that `disk` knows
+        words = {**FEW_ARENAS, "LC_ALL": "C.UTF-8"}  # the operating system's reasons in the words that `disk` knows
         self._processes[node.number] = spawn(command, node.log_path, env=words, environment=foreign_environment)
 
     def _cluster_id(self) -> str:
@@ -226,8 +226,8 @@ class EmbeddedKafka:
         return [
             java,
             f"-Xmx{self._heap_mb}m",
-            "-XX:+UseG1GC",
-            "-XX:MaxGCPauseMillis=20",
+            *SMALL_HEAP,
+            "-XX:+UseSerialGC",  # of a heap this small it takes the least memory, and pauses no longer
             "-XX:+ExitOnOutOfMemoryError",
             f"-Dlog4j2.configurationFile={log4j}",
             *("-cp", class_path, MAIN_CLASS, node.properties_path),

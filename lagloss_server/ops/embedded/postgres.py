@@ -62,6 +62,7 @@ _SETTINGS: Final = {
     "timezone": "UTC",
     "log_timezone": "UTC",
     "max_connections": "100",
+    "shared_buffers": "48MB",  # of 128, in which the pages of a laptop's tables would all come to lie
 }
 
 

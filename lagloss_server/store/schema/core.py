@@ -233,10 +233,13 @@ class MissingMessageRow(Base):
 
 class PickedMessagesRow(Base):
     __tablename__ = "picked_messages"
-    __table_args__ = {
-        "comment": "Individually examined messages of a window: the bad ones and some good ones. Writer: closer.",
-        **BY_DAY,
-    }
+    __table_args__ = (
+        Index("picked_messages_newest", "window_start"),
+        {
+            "comment": "Individually examined messages of a window: the bad ones and some good ones. Writer: closer.",
+            **BY_DAY,
+        },
+    )
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
@@ -314,6 +317,15 @@ class ClusterGroupRow(Base):
     asked_at: Mapped[int] = mapped_column(comment="epoch ms")
     pipelines: Mapped[list[Any]] = mapped_column(comment="names of the pipelines whose definitions name it")
     document: Mapped[bytes] = mapped_column(comment="lagloss_server.groups.cluster_groups.ClusterGroup as JSON")
+
+
+class ClusterTopicsRow(Base):
+    __tablename__ = "cluster_topics"
+    __table_args__ = {"comment": "The topics of each cluster as they were listed last. Writer: consumer lag watch."}
+
+    cluster: Mapped[str] = mapped_column(primary_key=True, comment="empty: that of lagloss's own topics")
+    asked_at: Mapped[int] = mapped_column(comment="epoch ms")
+    document: Mapped[bytes] = mapped_column(comment="their names, a list as JSON")
 
 
 _OF_WINDOWS = "of windows, with this verdict"

@@ -26,8 +26,10 @@ from aggregator.set_aside import SetAside
 from lagloss.identity import Identity
 from lagloss_server.cli.main import app
 from lagloss_server.groups.cluster_groups import ClusterGroup, keep_cluster_groups, read_cluster_groups
+from lagloss_server.groups.coverage import KafkaName, keep_cluster_topics, read_coverage
+from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.expressions import IdExpression, TimeExpression
-from lagloss_server.model.taps import Extraction
+from lagloss_server.model.taps import Extraction, OffsetStorage
 from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.store import Store
 from tests.support.closers import wait_until
@@ -191,6 +193,49 @@ def test_a_share_group_is_listed_with_what_it_has_not_finished(world: World) -> 
         wait_for(lambda: world.reading(group).lag is not None, what="its lag")
 
 
+def test_a_source_connector_that_a_definition_names_is_as_far_behind_as_its_stored_offsets(world: World) -> None:
+    connector, storage = f"{world.name}.mirror", f"{world.name}.offsets"
+    world.admin.create_topics([NewTopic(storage, 3, 1, config={"cleanup.policy": "compact"})])[storage].result(20)
+    world.named.append(NodeGroup("orders", "mirror", connector, "", OffsetStorage("", storage)))
+    for age_s in (100, 60, 30):
+        world.send(age_s=age_s)
+    producer = Producer({"bootstrap.servers": world.bootstrap})
+
+    def store(offset: int | None, alias: str = "a") -> None:
+        key = json.dumps([connector, {"cluster": alias, "partition": 0, "topic": world.name}])
+        producer.produce(storage, None if offset is None else json.dumps({"offset": offset}), key)
+        assert producer.flush(20) == 0
+
+    store(0)  # of the last record that it has read
+    found = world.reading(connector)
+    assert (found.kind, found.lag, found.basis, found.state) == ("connect", 2, "timestamp", "")
+    assert 60 <= (found.behind_s or 0) < 90
+    assert [(named.pipeline, named.node) for named in found.named_by] == [("orders", "mirror")]
+    labels = {"pipeline": "orders", "node": "mirror", "group": connector, "cluster": "", "topic": world.name}
+    labels["partition"] = "0"
+    assert world.metrics.registry.get_sample_value("lagloss_consumer_lag_offsets", labels) == 2
+    store(2)
+    found = wait_until(lambda: (group := world.round().get(connector)) and group.lag == 0 and group, 30, "it is level")
+    assert (found.behind_s, found.status) == (0.0, "ok")
+    store(1, alias="b")  # of which cluster it is now, nobody knows
+    wait_until(lambda: connector not in world.round(), 30, "it is not measured")
+    store(None, alias="b")
+    assert world.reading(connector).lag == 0
+
+
+def test_a_storage_that_cannot_be_read_costs_no_group_its_lag(world: World) -> None:
+    group = f"{world.name}.plain"
+    world.named.append(NodeGroup("orders", "mirror", f"{world.name}.mirror", "", OffsetStorage("", "no-such-topic")))
+    world.named.append(NodeGroup("orders", "far", f"{world.name}.far", "", OffsetStorage("nowhere", "offsets")))
+    world.send()
+    world.commit(group, 0)
+    world.watch.round(lambda _cluster: world.lags)
+    with world.store.engine.connect() as connection:
+        lags = {reading.group.group: reading.group.lag for reading in read_cluster_groups(connection)}
+    assert lags[group] == 1
+    assert "offsets of connectors in" in (world.lags.trouble or "")
+
+
 def test_the_command_prints_them_worst_first(
     world: World, database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -238,3 +283,24 @@ def share_consumer(bootstrap: str, group: str, topic: str) -> Iterator[Any]:
 def _polled(client: Any) -> None:
     gateway, consumer = client
     consumer.poll(gateway.jvm.java.time.Duration.ofMillis(500))
+
+
+def test_topics_are_listed_each_minute_and_those_that_no_definition_names_are_not_covered(world: World) -> None:
+    world.round()
+    coverage = read_coverage(world.store)
+    assert KafkaName("", world.name) in coverage.not_measured("topics")
+    assert not any(place.name.startswith("__") for place in coverage.topics)
+    assert coverage.not_current(time.time()) == []
+    definition = (
+        f"apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {{name: covered, labels: {{team: web}}}}\nspec:\n  nodes: "
+        f"[{{name: a, to: [b], taps: {{out: {{topic: {world.name}, id: $.id, eventTime: $.at}}}}}}, {{name: b}}]\n"
+    )
+    world.store.apply(parse_definition(definition))
+    rows = read_coverage(world.store).rows("label:team")
+    assert {row["value"]: row["topics"]["measured"] for row in rows}["web"] == 1
+    with world.store.engine.begin() as connection:
+        keep_cluster_topics(connection, "gone", 0, ["old"])
+        keep_cluster_topics(connection, "", int(time.time() * 1_000), ["other"])
+    assert [place.name for place in read_coverage(world.store).not_measured("topics")] == ["other"]
+    world.round()  # within the minute
+    assert [place.name for place in read_coverage(world.store).not_measured("topics")] == ["other"]

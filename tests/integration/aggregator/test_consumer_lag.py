@@ -34,6 +34,7 @@ from lagloss_server.store.partitions import ensure_days, make_days_ahead
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import aggregator, health, metric
+from tests.support.group_rows import labels_of
 from tests.support.kafka_log import consumer_of, wait_for
 
 MINUTE = 1_795_250_400
@@ -189,7 +190,7 @@ def test_of_a_group_that_starts_at_the_end_nothing_waits_for_certain_until_it_co
 ) -> None:
     metrics = AggregatorMetrics()
     watch = watching(group, store, metrics)
-    labels = {**group.of._asdict(), "topic": group.topic}
+    labels = {**labels_of(group.of), "topic": group.topic}
 
     def shown() -> list[tuple[int | None, str | None, float | None]]:
         watch.round(lambda _cluster: group.lags)
@@ -289,7 +290,7 @@ def test_a_watch_keeps_the_newest_and_the_highest_of_a_minute_and_says_both_to_p
     assert rows[-1]["offsets"] == 1
     assert max(row["offsets_max"] for row in rows) == 7  # in one row or, at the turn of a minute, two
     assert {row["window_start"] % 60 for row in rows} == {0}
-    labels = {**group.of._asdict(), "topic": group.topic, "partition": "0"}
+    labels = {**labels_of(group.of), "topic": group.topic, "partition": "0"}
     assert metrics.registry.get_sample_value("lagloss_consumer_lag_offsets", labels) == 1
     watch.close()
     assert metrics.registry.get_sample_value("lagloss_consumer_lag_offsets", labels) is None

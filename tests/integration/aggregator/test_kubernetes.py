@@ -1,4 +1,5 @@
-"""The chart's aggregator with its tasks in pods: Spark's own scheduler, settings and pod as the chart renders them."""
+"""The chart's aggregator with its tasks in pods: Spark's own scheduler, settings and pod as the chart renders them,
+and of Spark what the image has."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ from tests.fakes.kubernetes import Kubernetes, Pod, kubernetes, started
 from tests.integration.aggregator.test_aggregator_process import MINUTES, define, rows
 from tests.integration.aggregator.test_cluster import A_MINUTE, send_history
 from tests.support.closers import wait_until
+from tests.support.image_spark import image_spark
 from tests.support.manifests import ON_KUBERNETES, RELEASE, ROOT, of_kind, rendered, workloads
-from tests.support.spark_cluster import SPARK_HOME, bare_python
+from tests.support.spark_cluster import bare_python
 
 EXECUTOR = ROOT / "deploy" / "spark-executor.sh"
 ON_ONE_MACHINE = (  # where drivers and executors cannot all have the same ports
@@ -39,7 +41,7 @@ ON_ONE_MACHINE = (  # where drivers and executors cannot all have the same ports
 
 @contextmanager
 def aggregator(
-    number: int, cluster: Kubernetes, servers: Mapping[str, str], folder: Path
+    number: int, cluster: Kubernetes, servers: Mapping[str, str], folder: Path, spark_home: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """The aggregator of pod `number` as the chart sets it up, but for the addresses; and its own."""
     manifests = rendered(*ON_KUBERNETES, overrides=ON_ONE_MACHINE)
@@ -60,6 +62,7 @@ def aggregator(
         "LAGLOSS_SPARK_DRIVER_HOST": LOOPBACK,
         "LAGLOSS_SPARK_DRIVER_MEMORY": "1g",
         "PYSPARK_PYTHON": str(bare_python(folder / "python")),
+        "SPARK_HOME": spark_home,
     }
     process = spawn([sys.executable, *pod.container["command"][1:]], folder / "aggregator.log", env=env)
     try:
@@ -82,7 +85,8 @@ def test_windows_close_on_executors_that_are_pods_and_a_stand_by_has_none(
     create_topics(kafka_bootstrap)
     name, start_s = f"pods-{uuid.uuid4().hex[:8]}", int(time.time()) // 60 * 60 - 60 * (MINUTES + 5)
     send_history(kafka_bootstrap, name, start_s)
-    image = {"SPARK_HOME": str(SPARK_HOME), "PATH": f"{find_java().parent}:/usr/bin:/bin"}
+    spark_home = str(image_spark(tmp_path / "spark"))
+    image = {"SPARK_HOME": spark_home, "PATH": f"{find_java().parent}:/usr/bin:/bin"}
     rules = of_kind(rendered(*ON_KUBERNETES), "Role")[f"{RELEASE}-aggregator"]["rules"]
 
     def run(pod: Pod) -> subprocess.Popen[bytes]:
@@ -95,9 +99,9 @@ def test_windows_close_on_executors_that_are_pods_and_a_stand_by_has_none(
     ):
         servers = {"LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap, "LAGLOSS_DATABASE_URL": url}
         define(store, name)
-        with aggregator(0, cluster, servers, tmp_path / "first") as (first, _):
+        with aggregator(0, cluster, servers, tmp_path / "first", spark_home) as (first, _):
             wait_until(cluster.running, 150, "for an executor")
-            with aggregator(1, cluster, servers, tmp_path / "second") as (second, second_url):
+            with aggregator(1, cluster, servers, tmp_path / "second", spark_home) as (second, second_url):
                 wait_until(lambda: len(rows(store, name, start_s)) == MINUTES, 180, "for all windows")
                 wait_until(lambda: ready(second_url, "/readyz?exclude=lease") == 200, 120, "for the stand-by")
                 assert ready(second_url, "/readyz") == 503

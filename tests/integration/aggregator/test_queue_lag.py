@@ -21,6 +21,7 @@ from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from tests.support.group_rows import labels_of
 from tests.support.kafka_log import wait_for
 
 
@@ -71,7 +72,7 @@ def test_they_are_kept_with_those_of_consumer_groups(group: NodeGroup, store: St
         offsets, in_flight, in_flight_max, asked_at = kept()[0]
         assert (offsets, in_flight, in_flight_max) == (2, 1, 1)
         assert read_lag_now(store, ["scores"], asked_at / 1_000) == {("scores", "db"): LagNow(2, None, 1)}
-        labels = {**group._asdict(), "topic": group.group.rpartition("/")[2], "partition": "0"}
+        labels = {**labels_of(group), "topic": group.group.rpartition("/")[2], "partition": "0"}
         assert metrics.registry.get_sample_value("lagloss_consumer_lag_in_flight", labels) == 1
     finally:
         watch.close()

@@ -24,6 +24,7 @@ from lagloss_server.ops.embedded.kafka_node import BrokerAccess
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_consumer_lag import Group, PatientLags, now_ms, stored, watching
+from tests.support.group_rows import labels_of
 from tests.support.kafka_log import consumer_of, wait_for
 
 RETENTION_MS = 12_000
@@ -119,7 +120,7 @@ def test_a_topic_that_is_only_compacted_has_no_limit(group: Group) -> None:
 def test_what_is_deleted_before_the_group_read_it_is_counted_once_and_exactly(group: Group, store: Store) -> None:
     metrics = AggregatorMetrics()
     watch = watching(group, store, metrics)
-    labels = {**group.of._asdict(), "topic": group.topic, "partition": "0"}
+    labels = {**labels_of(group.of), "topic": group.topic, "partition": "0"}
 
     def counted() -> tuple[float | None, int]:
         watch.round(lambda _cluster: group.lags)
@@ -142,9 +143,10 @@ def test_what_is_deleted_before_the_group_read_it_is_counted_once_and_exactly(gr
         consumer.commit(offsets=[TopicPartition(group.topic, 0, 14)], asynchronous=False)
     group.answered(group.admin.delete_records([TopicPartition(group.topic, 0, 13)]))
     assert counted() == (7, 7)
-    assert metrics.registry.get_sample_value("lagloss_consumer_group_members", group.of._asdict()) == 0
+    assert metrics.registry.get_sample_value("lagloss_consumer_group_members", labels_of(group.of)) == 0
     assert (
-        metrics.registry.get_sample_value("lagloss_consumer_group_state", {**group.of._asdict(), "state": "Empty"}) == 1
+        metrics.registry.get_sample_value("lagloss_consumer_group_state", {**labels_of(group.of), "state": "Empty"})
+        == 1
     )
 
 

@@ -16,12 +16,14 @@ from alerting.backtest.backtest import try_rules, with_rules
 from alerting.backtest.replay import UNTRIED, is_by_the_clock
 from alerting.cli.main import app
 from alerting.rules import rules_of
+from alerting.rules.early_baseline import SLOT_S
 from alerting.views.view_cache import ViewCache
 from lagloss_server.base.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store.store import Store
 from tests.support.alert_views import Told
 from tests.support.stored_windows import DEFINITION, NOW_S, Stored
+from tests.support.window_documents import document, store_window
 
 FROM_S = NOW_S // 60 * 60 - 4 * 3_600
 MINUTES = 60
@@ -107,6 +109,25 @@ def test_rules_that_name_places_of_another_pipeline_are_refused(store: Store) ->
     problem = r"rules.yaml:1: spec.alerts.lag\[0\].at: expected a node of this pipeline, found node=a"
     with pytest.raises(BadDefinition, match=problem):
         with_rules(definition_of(store), other, Path("rules.yaml"))
+
+
+def test_a_first_hour_has_the_baseline_that_an_alerter_had(store: Store) -> None:
+    Stored(store=store)
+    pipeline, readings = store.pipeline("chain"), ViewCache(store)
+    told = Told.of(pipeline.definition, "filtered")
+    for at in range(70):
+        start = FROM_S + 60 * at
+        filtered = {"filtered": 540 if 45 <= at < 62 else 12}
+        with store.engine.begin() as connection:
+            store_window(connection, document(pipeline.definition, start, messages=600) | filtered, start, notify=False)
+        told.evaluate(readings.view(pipeline, start + 121))
+    (live,) = told.incidents.values()
+    tried = try_rules(store, pipeline.definition, pipeline.definition, FROM_S, FROM_S + 60 * 70)
+    (found,) = [incident for incident in tried.incidents if incident.rule.name == "filtered"]
+    assert (found.known.breaches, found.known.worst) == (live.breaches, live.worst)
+    assert 0 <= min(live.breaches) - (FROM_S + 60 * 45) < SLOT_S
+    assert found.text.startswith("90 % of messages filtered, usually 2 %, compared with ")
+    assert found.text.endswith(" min before (no earlier day)")
 
 
 def run(database_url: str, *words: str) -> subprocess.CompletedProcess[str]:

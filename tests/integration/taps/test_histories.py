@@ -8,7 +8,7 @@ import random
 import pytest
 from sqlalchemy import Engine
 
-from taps import kernel, plan, planner
+from taps import kernel, plan, planner, runner
 from tests.support.tap_histories import History, differences
 
 HISTORIES = int(os.environ.get("LAGLOSS_TAP_HISTORIES", "6"))
@@ -23,6 +23,7 @@ def test_taps_tell_every_record_once_whatever_happens(
 ) -> None:
     for module in (plan, kernel):
         monkeypatch.setattr(module, "GAP_MS", 0)  # else histories would be too short for any
+    monkeypatch.setattr(runner, "RESTS_AFTER", 1)
     kills = beacons = 0
     for seed in range(FIRST, FIRST + HISTORIES):
         reach = random.Random(seed).choice([0, 3, planner.REACH, planner.REACH])

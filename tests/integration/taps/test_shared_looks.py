@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from taps import commit_log
 from taps.cluster_topics import TURN_S, ClusterTopics, SharedLook, TopicIs
-from taps.commit_log import OFFSETS_TOPIC, Commit, CommitLog
+from taps.commit_log import OFFSETS_TOPIC, Commit, CommitLog, partition_of_group
 from taps.topic_reader import TopicReader
 from tests.support.kafka_log import wait_for
 
@@ -157,9 +157,9 @@ def test_every_tap_gets_every_commit_wherever_it_is(
     topic, group = f"committed-{uuid.uuid4().hex[:8]}", f"group-{uuid.uuid4().hex[:8]}"
     create(admin, topic, 1)
     consumer = Consumer({"bootstrap.servers": kafka_bootstrap, "group.id": group, "log_level": 0})
-    with closing(consumer), closing(CommitLog(kafka_bootstrap, topics)) as log:
+    with closing(consumer), closing(CommitLog.of_groups(kafka_bootstrap, topics)) as log:
         consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
-        partition = log.partition_of(group)
+        partition = partition_of_group(group, len(log.partitions()))
         begin = topics.look(OFFSETS_TOPIC, [partition]).logs[partition].end - 1
         places = [begin] * 4
         found: list[list[Commit]] = [[] for _ in places]
@@ -170,10 +170,10 @@ def test_every_tap_gets_every_commit_wherever_it_is(
                     consumer.commit(offsets=[TopicPartition(topic, 0, committed)], asynchronous=False)
                     committed += 1
             tap = chance.randrange(len(places))
-            read = log.read(partition, places[tap], time.monotonic() - chance.random())
-            assert places[tap] <= read.reached <= read.look.look.logs[partition].stable_end
-            found[tap] += [commit for commit in read.commits if commit.group == group]
-            places[tap] = read.reached
+            read = log.read({partition: places[tap]}, time.monotonic() - chance.random())
+            assert places[tap] <= read.reached[partition] <= read.look.look.logs[partition].stable_end
+            found[tap] += [logged.value for logged in read.records if logged.value.group == group]
+            places[tap] = read.reached[partition]
             if chance.random() < 0.02:
                 places[tap], found[tap] = begin, []
         for commits in found:

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from lagloss.broker.topics import create_topics
-from lagloss.wire.format import SAMPLE_ALL, decode_block
+from lagloss.wire.format import SAMPLE_ALL, decode_block, hash_id
 from lagloss_server.extraction import Extractor
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Order, Tap
@@ -34,6 +34,7 @@ QUOTED = Extraction(
     TimeExpression.parse("timestamp"),
     ConditionExpression.parse('$ != null and header:quoted as json != "m-5"'),
 )
+HASHED = Extraction(IdExpression.parse("hash(key, header:quoted, $.id)"), TimeExpression.parse("$.at"))
 GROUPED = replace(EXTRACTION, id=IdExpression.parse("$.id"), where=None)
 
 
@@ -93,12 +94,21 @@ def test_records_before_a_span_are_read_by_both_as_far_as_retention_has_left_the
     assert facts(by_spark) == facts(by_process)
 
 
-@pytest.mark.parametrize("extraction", [EXTRACTION, GROUPED, QUOTED], ids=["headers and keys", "values", "tombstones"])
+def placed(topic: str) -> Extraction:
+    return Extraction(IdExpression.parse("partition-offset"), TimeExpression.parse("$.at"), origins=(topic,))
+
+
+@pytest.mark.parametrize(
+    "extraction",
+    [EXTRACTION, GROUPED, QUOTED, HASHED, None],
+    ids=["headers and keys", "values", "tombstones", "hashes", "positions"],
+)
 def test_spark_makes_the_blocks_that_one_process_makes(
-    kafka_bootstrap: str, spark: SparkSession, extraction: Extraction
+    kafka_bootstrap: str, spark: SparkSession, extraction: Extraction | None
 ) -> None:
     create_topics(kafka_bootstrap)
     topic = f"spark-{uuid.uuid4().hex[:8]}"
+    extraction = extraction or placed(topic)
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
     produce(kafka_bootstrap, topic)
@@ -123,6 +133,10 @@ def test_spark_makes_the_blocks_that_one_process_makes(
     assert (by_spark.counts, by_spark.dropped) == (by_process.counts, by_process.dropped)
     assert by_spark.counts.seen == 240  # of 300, 60 were aborted
     assert by_spark.counts.unreadable
+    if extraction.id.is_own_position:
+        hashes = {int(each) for block in by_process.blocks for each in decode_block(block.value).id_hash}
+        assert hashes <= {hash_id(f"{topic}/{partition}/{at}") for partition in range(3) for at in range(120)}
+        assert len(hashes) == 240 - sum(found.count for found in by_spark.counts.unreadable.values())
     sent = blocks_of(kafka_bootstrap, maker.emitter)
     assert sorted((stored.partition, stored.offset) for stored in sent) == sorted(by_spark.positions or ())
     assert {stored.block.seq: stored.block.count for stored in sent} == {

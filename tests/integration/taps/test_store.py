@@ -14,7 +14,7 @@ from lagloss_server.model.taps import Tap
 from taps import store as tap_store
 from taps.plan import TapPlan
 from taps.records import TapCounts
-from taps.store import NotOwned, TapStore
+from taps.store import NextPlan, NotOwned, TapStore
 from taps.wanted import RunningTap
 from tests.support.closers import wait_until
 from tests.unit.taps.test_wanted import version
@@ -73,3 +73,17 @@ def test_who_was_cut_off_stores_no_plan_and_owns_the_tap_again_if_nobody_took_it
     other.close()
     wait_until(lambda: mine.claim(emitter) is not None, 5, "for the tap to be free")
     advance(mine, emitter, 3)
+
+
+def test_plans_of_many_taps_are_stored_together_save_those_that_another_owns(stores: list[TapStore]) -> None:
+    mine, other = stores
+    emitters = [uuid.uuid4().bytes for _ in range(3)]
+    for emitter, owner in zip(emitters, (mine, mine, other), strict=True):
+        mine.add(RunningTap(TAP, emitter, 0), FIRST)
+        assert owner.claim(emitter)
+    plan, counts = replace(FIRST, number=1, positions={0: 7}, through_ms=9), TapCounts(seen=5)
+    assert mine.advance_all([NextPlan(emitter, plan, counts, "log") for emitter in emitters]) == {*emitters[:2]}
+    assert mine.advance_all([NextPlan(emitters[0], plan, counts, "log")]) == set()
+    owned = mine.claim(emitters[0])
+    assert owned is not None
+    assert (owned.plan, owned.counts) == (plan, counts)

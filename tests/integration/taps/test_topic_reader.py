@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -36,9 +35,7 @@ def test_what_an_open_transaction_hides_is_not_waited_for(kafka_bootstrap: str) 
     reader.close()
 
 
-def test_what_retention_takes_of_a_later_span_is_counted_there(
-    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_retention_takes_of_a_later_span_is_counted_there(kafka_bootstrap: str) -> None:
     topic = f"overtaken-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
     admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
@@ -51,7 +48,8 @@ def test_what_retention_takes_of_a_later_span_is_counted_there(
 
     produce(20)
     reader = TopicReader(kafka_bootstrap, topic)
-    consume = reader._consumer.consume
+    consumer = reader._consumers.take(reader)
+    consume = consumer.consume
 
     def overtaken(*args: Any) -> list[Message]:
         """Have retention overtake the consumer behind the 20 records that it has fetched for the first span."""
@@ -61,10 +59,11 @@ def test_what_retention_takes_of_a_later_span_is_counted_there(
         produce(10)
         place = TopicPartition(topic, 0, 25)
         admin.delete_records([place])[place].result(30)
-        monkeypatch.undo()
+        overtaking.consume = consume
         return [*messages, Message(topic=topic, partition=0, error=KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))]
 
-    monkeypatch.setattr(reader, "_consumer", ConsumerWith(reader._consumer, overtaken))
+    overtaking: Any = ConsumerWith(consumer, overtaken)
+    reader._consumers.give_back(reader, overtaking)
     first = reader.read([OffsetSpan(0, 0, 10)])[0]
     second = reader.read([OffsetSpan(0, 10, 30)])[0]
     reader.close()

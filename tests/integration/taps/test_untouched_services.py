@@ -9,12 +9,15 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from lagloss.wire.format import WINDOW_S, hash_id
+from lagloss_server.groups.cluster_groups import read_cluster_groups
 from lagloss_server.groups.consumer_groups import ConsumerGroups
+from lagloss_server.groups.source_offsets import SourceOffsets
 from lagloss_server.model.window import Interval
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.measured import Measured
@@ -49,6 +52,27 @@ spec:
   maxWait: 60s
   lookback: 10m
 """
+MIRRORED = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: NAME}
+spec:
+  nodes:
+    - {name: shop, to: [mirror], taps: {out: {topic: NAME.orders, id: $.order_id, eventTime: $.created_at}}}
+    - {name: mirror, taps: {in: {connector: NAME-mirror, offsets: NAME-offsets}, out: {topic: a.NAME.orders}}}
+  grace: 2s
+  maxWait: 60s
+  lookback: 10m
+"""
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+DROPPED = {
+    "transforms": "drop",
+    "transforms.drop.type": "org.apache.kafka.connect.transforms.Filter",
+    "transforms.drop.predicate": "skip",
+    "predicates": "skip",
+    "predicates.skip.type": "org.apache.kafka.connect.transforms.predicates.HasHeaderKey",
+    "predicates.skip.name": "skip",
+}
 FILE = "org.apache.kafka.connect.file.FileStream"
 SKIPPED_EACH = 50
 """Kafka Connect is told to drop each so manieth order."""
@@ -133,12 +157,7 @@ def test_a_connector_that_is_killed_under_load_loses_exactly_what_the_windows_sa
             "connector.class": f"{FILE}SinkConnector",
             "topics": topic,
             "file": str(archive),
-            "transforms": "drop",
-            "transforms.drop.type": "org.apache.kafka.connect.transforms.Filter",
-            "transforms.drop.predicate": "skip",
-            "predicates": "skip",
-            "predicates.skip.type": "org.apache.kafka.connect.transforms.predicates.HasHeaderKey",
-            "predicates.skip.name": "skip",
+            **DROPPED,
         },
         f"{name}-unarchive": {"connector.class": f"{FILE}SourceConnector", "topic": archived, "file": str(archive)},
         f"{name}-search": {"connector.class": f"{FILE}SinkConnector", "topics": archived, "file": str(search)},
@@ -182,6 +201,62 @@ def test_a_connector_that_is_killed_under_load_loses_exactly_what_the_windows_sa
             "search.in": counts(passed[start]),
             "search.out": counts(passed[start]),
         }
+
+
+def test_what_a_killed_mirrormaker_has_skipped_is_lost_there_for_certain_and_by_name(tapped: Tapped) -> None:
+    name, topic, mirrored = tapped.name, f"{tapped.name}.orders", f"a.{tapped.name}.orders"
+    mirror = {
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "source.cluster.alias": "a",
+        "target.cluster.alias": "b",
+        "source.cluster.bootstrap.servers": tapped.bootstrap,
+        "target.cluster.bootstrap.servers": tapped.bootstrap,
+        "topics": topic,
+        "key.converter": BYTES,
+        "value.converter": BYTES,
+        "replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "sync.topic.configs.enabled": "false",
+        "sync.topic.acls.enabled": "false",
+        **DROPPED,
+    }
+    tapped.create_topics(1, topic)
+    tapped.apply(MIRRORED)
+    produced = tapped.directory / "producer.log"
+    with ConnectWorker(tapped.bootstrap, tapped.directory, {f"{name}-mirror": mirror}, storage=name) as worker:
+        produce(tapped.bootstrap, topic, orders(1_000), produced)
+        wait_for(lambda: len(tapped.records(mirrored)) > 100, timeout_s=60, what="mirrored orders")
+        worker.kill()
+        produce(tapped.bootstrap, topic, orders(1_000, 1_000), produced)
+        worker.start()
+        with closing(SourceOffsets(tapped.bootstrap, f"{name}-offsets")) as offsets:
+
+            def is_level() -> bool:
+                offsets.read()
+                return offsets.committed(f"{name}-mirror") == {(topic, 0): len(tapped.records(topic))}
+
+            wait_for(is_level, timeout_s=90, what="the stored offset at the end")
+    sent, passed = by_window(tapped.records(topic)), by_window(tapped.records(mirrored))
+    assert sum(map(len, sent.values())) == 2_000
+    for start, measured in tapped.settled(sent).items():
+        lost = sent[start].keys() - passed[start].keys()
+        assert lost == {order for order in sent[start] if int(order.partition("-")[2]) % SKIPPED_EACH == 0}
+        assert measured.ids["messages"] == hashes(sent[start])
+        assert measured.lost_at == {"node mirror": hashes(lost)}
+        assert measured.window.lost == Interval(len(lost), len(lost))
+        assert beacons(measured) == {
+            "shop.in": counts(sent[start]),
+            "shop.out": counts(sent[start]),
+            "mirror.in": counts(sent[start]),
+            "mirror.out": counts(passed[start]),
+        }
+
+    def listed() -> list[tuple[str, int | None]]:
+        with tapped.store.engine.connect() as connection:
+            readings = [reading.group for reading in read_cluster_groups(connection)]
+        return [(group.kind, group.lag) for group in readings if group.group == f"{name}-mirror"]
+
+    wait_for(lambda: listed() == [("connect", 0)], what="the connector among the groups")
 
 
 def test_what_a_transactional_service_aborts_is_in_no_window(tapped: Tapped) -> None:

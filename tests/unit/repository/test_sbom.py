@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from lagloss import __version__
 from lagloss_server.ops import jars
+from tests.support.image_spark import unused_paths
 
 ROOT = Path(__file__).parents[3]
 WITHOUT_LICENCE = {"protobuf"}
@@ -123,8 +124,8 @@ def test_the_aggregators_image_has_the_locked_jars_and_sparks(bills: Bills) -> N
     client = next(hashes[sha256] for sha256, jar in locked.items() if jar.name.startswith("kafka-clients-3"))
     assert client["purl"] == f"pkg:maven/org.apache.kafka/kafka-clients@{client['version']}?type=jar"
     assert all("purl" in hashes[sha256] for sha256 in locked)
-    bundled = {jars.sha256_of(path) for path in (jars.require_spark() / "jars").glob("*.jar")}
-    assert hashes.keys() == locked.keys() | bundled
+    kept = set((jars.require_spark() / "jars").glob("*.jar")) - unused_paths()
+    assert hashes.keys() == locked.keys() | set(map(jars.sha256_of, kept))
 
 
 def test_the_scripts_that_lie_in_the_tree_are_named_with_their_versions(sbom: ModuleType, bills: Bills) -> None:

@@ -106,21 +106,21 @@ def test_what_is_printed_is_read_back(
 def test_nodes_of_any_groups_and_topics_have_names_of_their_own(readers: list[str], topics: list[str]) -> None:
     samples = [topic(name, IDS[:20], later) for name, later in zip(topics, (0, 100), strict=True)]
     reads = {group: [topics[at % 2]] for at, group in enumerate(readers)}
-    nodes = propose(samples, reads)
+    nodes = propose(samples, reads).flows[0]
     applied("found", nodes)
     assert {node.group for node in nodes} - {None} == set(readers)
 
 
 @given(fields)
 def test_a_header_of_any_name_can_be_an_id(name: str) -> None:
-    (node, *_) = propose([topic("orders", IDS[:20], 0, name, header=True)], {"sink": ["orders"]})
+    (node, *_) = propose([topic("orders", IDS[:20], 0, name, header=True)], {"sink": ["orders"]}).flows[0]
     applied("found", [node, NodeGuess("sink", "sink")])
     assert node.outputs[0].id == write_part(RecordPart("header", name=name))
 
 
 def test_groups_whose_names_begin_alike_stay_apart() -> None:
     readers = [f"{'g' * 120}-{number}" for number in range(30)]
-    nodes = propose([topic("orders", IDS[:20], 0)], {group: ["orders"] for group in readers})
+    (nodes,) = propose([topic("orders", IDS[:20], 0)], {group: ["orders"] for group in readers}).flows
     assert len(applied("found", nodes).spec.nodes) == 31
 
 
@@ -135,7 +135,7 @@ def test_a_group_that_is_called_as_a_node_could_be_is_another(
     group: str, reads: str, expected: list[tuple[str, str | None]]
 ) -> None:
     samples = [topic("orders", IDS[:20], 0), topic("enriched", IDS[:20], 100)]
-    nodes = propose(samples, {group: [reads]})
+    nodes = propose(samples, {group: [reads]}).flows[0]
     assert [(node.name, node.group) for node in nodes if (node.name, node.group) in expected] == expected
     applied("found", nodes)
 

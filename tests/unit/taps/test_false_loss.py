@@ -124,7 +124,7 @@ class World:
             self.looked.append(self.now_ms)
             marks = {at: some[self.read_commits[at] :] for at, some in self.commits.items()}
             self.read_commits = {at: len(some) for at, some in self.commits.items()}
-            commits = NewCommits(self.now_ms, 1, marks)
+            commits = NewCommits(self.now_ms, {0: 1}, marks)
         plan = self.planner[kind].plan(last, look, commits, self.random.choice([3, 1_000]))
         self.plans[kind] = plan = replace(plan, gone={**gone, **plan.gone})
         made = self.makers[kind].make(plan, {span.partition: self.records(span) for span in plan.spans})

@@ -94,7 +94,7 @@ def test_a_plan_survives_its_document() -> None:
         until_ms={1: 900},
         through_ms=880,
         topic_id="abc",
-        commits_at=17,
+        commits_at={3: 17},
         commits={2: (Mark(3, 30),)},
         void={1: Mark(1_000, 40)},
     )

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taps.plan import Look, Mark, PartitionLog, TapPlan
-from taps.planner import ANEW, REACH, GroupPlanner, NewCommits, TopicPlanner, beginning
+from taps.planner import ANEW, QUIET, REACH, GroupPlanner, NewCommits, TopicPlanner, beginning
 
 FIRST = TapPlan(0, 0, 8, 1 << 32, positions={0: 0, 1: 0})
 STEPS = st.lists(
@@ -65,7 +65,7 @@ def test_every_offset_that_a_group_has_committed_is_planned_once_at_the_time_of_
             seen.update({(partition, offset): at for offset in range(before[partition], committed[partition])})
         marks = {p: [Mark(committed[p], at)] for p in (0, 1) if committed[p] > before[p]}
         logs = {partition: PartitionLog(0, end, end) for partition, end in enumerate(ends)}
-        last = planner.plan(last, Look(at, logs), NewCommits(at, at, marks), limit)
+        last = planner.plan(last, Look(at, logs), NewCommits(at, {0: at}, marks), limit)
         for span in last.spans:
             for offset in range(span.start, span.end):
                 assert (span.partition, offset) not in times
@@ -75,6 +75,36 @@ def test_every_offset_that_a_group_has_committed_is_planned_once_at_the_time_of_
         assert all(key in times for key, when in seen.items() if when <= last.through_ms)
     assert times == seen
     assert last.through_ms == len(with_rest(steps))
+
+
+@given(STEPS)
+def test_a_tap_that_rested_plans_what_it_would_have_planned_had_it_looked_each_time(steps: list[Step]) -> None:
+    """A rested planner hears of the newest look without news only, just before the next one with news."""
+    for is_group in (False, True):
+        every, rested = (
+            (GroupPlanner(lambda *_: False) if is_group else TopicPlanner(lambda: False)) for _ in range(2)
+        )
+        lasts, ends, committed = [FIRST, FIRST], (0, 0), (0, 0)
+        still: Look | None = None
+        for at, (more, taken) in enumerate(with_rest(steps), 1):
+            ends, before = add(ends, more), committed
+            committed = (min(ends[0], committed[0] + taken[0]), min(ends[1], committed[1] + taken[1]))
+            look = Look(at, {partition: PartitionLog(0, end, end) for partition, end in enumerate(ends)})
+            marks = {p: [Mark(committed[p], at)] for p in (0, 1) if committed[p] > before[p]}
+            commits = NewCommits(at, at, marks) if is_group else None
+            lasts[0] = every.plan(lasts[0], look, commits, 1_000)
+            if at > 1 and more == (0, 0) and not marks:
+                still = look
+                continue
+            if still is not None:
+                quiet = replace(QUIET, next=lasts[1].commits_at) if is_group else None
+                lasts[1] = rested.plan(lasts[1], still, quiet, 1_000)
+                assert not lasts[1].spans
+            still, lasts[1] = None, rested.plan(lasts[1], look, commits, 1_000)
+            expected, planned = lasts
+            assert planned.spans == expected.spans
+            assert (planned.positions, planned.through_ms) == (expected.positions, expected.through_ms)
+            assert planned.until_ms == expected.until_ms
 
 
 def test_an_open_transaction_holds_progress_back_and_what_retention_took_is_counted() -> None:
@@ -112,9 +142,9 @@ def test_of_a_topic_that_was_created_anew_all_is_read_and_an_offset_counts_as_go
 def test_what_retention_took_from_a_group_counts_once_a_commit_has_passed_it() -> None:
     planner = GroupPlanner(lambda *_: False)
     logs = {0: PartitionLog(4, 9, 9), 1: PartitionLog(0, 0, 0)}
-    behind = planner.plan(FIRST, Look(10, logs), NewCommits(9, 1, {}), 100)
+    behind = planner.plan(FIRST, Look(10, logs), NewCommits(9, {0: 1}, {}), 100)
     assert (behind.spans, behind.gone, behind.positions[0], behind.until_ms[0]) == ((), {}, 0, 0)
-    passed = planner.plan(behind, Look(20, logs), NewCommits(19, 2, {0: [Mark(6, 15)]}), 100)
+    passed = planner.plan(behind, Look(20, logs), NewCommits(19, {0: 2}, {0: [Mark(6, 15)]}), 100)
     assert [(span.start, span.end, span.commits) for span in passed.spans] == [(4, 6, (Mark(6, 15),))]
     assert (passed.gone, passed.positions[0]) == ({0: 4}, 6)
 
@@ -122,5 +152,5 @@ def test_what_retention_took_from_a_group_counts_once_a_commit_has_passed_it() -
 def test_a_group_that_waits_for_nothing_but_markers_has_taken_all_in() -> None:
     planner = GroupPlanner(lambda partition, start, end: (partition, start, end) == (0, 5, 6))
     logs = {0: PartitionLog(0, 6, 6), 1: PartitionLog(0, 0, 0)}
-    level = planner.plan(FIRST, Look(10, logs), NewCommits(9, 1, {0: [Mark(5, 8)]}), 100)
+    level = planner.plan(FIRST, Look(10, logs), NewCommits(9, {0: 1}, {0: [Mark(5, 8)]}), 100)
     assert (level.until_ms, level.through_ms, level.positions[0]) == ({0: 10, 1: 10}, 9, 5)

@@ -15,6 +15,7 @@ from lagloss_server.model.taps import Tap
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.unreadable import ReadRows
 from taps import service
+from taps.pool import TurnPool
 from taps.service import TapService
 from taps.wanted import RunningTap
 from tests.unit.taps.test_wanted import version
@@ -23,13 +24,15 @@ TAP: Tap = version(1, "x").definition.taps[0]
 
 
 class Runner:
-    """A tap's thread, until it is stopped."""
+    """A tap that reads nothing, until it is stopped."""
+
+    is_troubled = False
 
     def __init__(self) -> None:
         self.stopped, self.closed = threading.Event(), False
 
-    def run(self) -> None:
-        self.stopped.wait()
+    def step(self) -> float | None:
+        return None if self.stopped.is_set() else 3_600.0
 
     def stop(self, *, close: bool = False) -> None:
         self.closed |= close
@@ -42,8 +45,12 @@ class Service(TapService):
     def __init__(self) -> None:
         super().__init__("", "")
         self.runners: list[Runner] = []
+        self.pool: TurnPool[Any] = TurnPool("taps")
 
-    def _runner(self, running: RunningTap, taps: Any) -> Any:
+    def _cluster(self, name: str, taps: Any) -> Any:
+        return SimpleNamespace(pool=self.pool)
+
+    def _runner(self, running: RunningTap, taps: Any, shared: Any) -> Any:
         self.runners.append(Runner())
         return self.runners[-1]
 
@@ -58,13 +65,14 @@ def test_a_tap_whose_pipeline_waits_stops_and_is_not_closed_and_goes_on_afterwar
     taps.follow({running.emitter: running}, set(), [])
     taps.follow({}, {"orders"}, [running])
     assert [(runner.stopped.is_set(), runner.closed) for runner in taps.runners] == [(True, False)]
-    taps._threads[running.emitter].thread.join(10)
+    taps.pool.await_ends([taps.runners[0]], 10)
     taps.follow({}, {"orders"}, [running])
     assert len(taps.runners) == 1
     taps.follow({running.emitter: running}, set(), [running])
     assert (len(taps.runners), taps.runners[1].stopped.is_set()) == (2, False)
     taps.follow({}, set(), [running])
     assert taps.runners[1].closed
+    assert taps.pool.close(10)
 
 
 @pytest.mark.parametrize("error", [ValueError("a row"), RecursionError()], ids=lambda error: type(error).__name__)

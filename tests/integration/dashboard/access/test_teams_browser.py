@@ -27,7 +27,7 @@ def test_a_viewer_of_a_team_walks_through_all_pages_and_sees_their_pipelines_alo
         expect(page.locator("#window-matrix")).to_contain_text(f"rob is not allowed to see message ids of {OURS}")
         expect(page.locator("#window-text")).to_be_hidden()
         expect(page.locator("#window-difference")).to_contain_text("not allowed to see")
-        expect(page.get_by_role("link", name="Messages")).to_have_count(0)
+        expect(page.get_by_role("link", name="Messages", exact=True)).to_have_count(0)
         page.goto(f"{url}/incidents/{world.incidents[OURS]}?zone=UTC")
         expect(page.locator("#incident-content")).to_contain_text("Examples are not shown")
         expect(page.locator("#incident-content")).not_to_contain_text(ids(OURS)[3])

@@ -71,6 +71,7 @@ def url(module_database_url: str, served: str) -> str:
 
 def opened(page: Page, url: str) -> Page:
     page.goto(f"{url}/pipelines/chain?range=1h&zone=UTC")
+    page.locator("details[data-fold=groups] > summary").click()
     page.locator("#pipeline-groups table").wait_for()
     return page
 

@@ -20,7 +20,7 @@ from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.logged_blocks import Logged
-from tests.support.window_documents import store_missing
+from tests.support.window_documents import store_missing, store_named
 
 RETRIED = """
 apiVersion: lagloss/v1
@@ -67,7 +67,7 @@ def url(module_database_url: str, kafka_bootstrap: str) -> Iterator[str]:
         again.tell(checkpoint, again.put(checkpoint, [LOST], 10), beacons=1)
     with store.engine.begin() as connection:
         for start_s in (start(), start() - 86_400):
-            store_missing(connection, "retried", start_s, LOST, kind="lost", place="link src->snk", last="src.out")
+            store_named(connection, "retried", start_s, LOST, kind="lost", place="link src->snk", last="src.out")
         gone = start() - 86_400
         perhaps = {"kind": "perhaps", "place": "node snk", "last": "snk.in", "trace": OLD_TRACE}
         store_missing(connection, "retried", gone, "long gone", **perhaps)
@@ -200,6 +200,21 @@ def test_a_message_whose_beacons_are_gone_is_known_by_what_its_result_kept(url: 
         expect(found).to_contain_text("Possibly lost")
         expect(found).to_contain_text("Missing at node snk")
         expect(found.get_by_role("link", name=OLD_TRACE.trace_id)).to_be_visible()
+
+
+def test_the_newest_are_listed_by_what_is_certain_each_a_click_from_its_trail(url: str, browser: Browser) -> None:
+    with Watched(browser) as page:
+        page.goto(f"{url}/messages?zone=UTC")
+        listing = page.locator("#messages-content")
+        expect(listing).to_contain_text(re.compile(r"[23] certainly lost, 1 possibly lost"))  # a test adds another
+        assert serious_faults(page) == []
+        listing.get_by_role("link", name="retried").first.click()
+        listing = page.locator("#message-listing")
+        listing.get_by_role("link", name="? Possibly lost 1").click()
+        expect(listing.get_by_role("row")).to_have_count(1 + 1)
+        expect(listing).to_contain_text("Possibly lost")
+        listing.get_by_role("link", name="long gone").click()
+        expect(page.locator("#message-found")).to_contain_text("Missing at node snk")
 
 
 def test_an_id_that_nobody_sent_is_not_found_and_the_reach_is_told(url: str, browser: Browser) -> None:

@@ -322,7 +322,7 @@ def test_where_there_is_no_pipeline_yet_the_page_says_how_to_add_one(world: Worl
         with Watched(browser) as page:
             page.goto(f"{world.url}/?zone=UTC")
             expect(page.get_by_text("No pipeline yet")).to_be_visible()
-            expect(page.get_by_text("lagloss apply clicks.yaml")).to_be_visible()
+            expect(page.get_by_text("lagloss apply pipeline.yaml")).to_be_visible()
     finally:
         with world.store.engine.begin() as connection:
             connection.execute(text("UPDATE pipeline SET deleted_at = NULL"))

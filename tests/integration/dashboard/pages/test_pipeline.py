@@ -92,6 +92,10 @@ def open_page(page: Page, url: str, query: str = "range=1h&zone=Europe/Berlin") 
     page.locator("#pipeline-panels").scroll_into_view_if_needed()
 
 
+def unfold(page: Page, key: str) -> None:
+    page.locator(f"details[data-fold={key}] > summary").click()
+
+
 def of_panels(page: Page, function: str, argument: object = None) -> Any:
     """What a function of JavaScript returns for the drawn panels: while new ones take their place, there are none."""
     script = f"""([selector, argument]) => {{
@@ -229,6 +233,7 @@ def test_a_refresh_keeps_zoom_hidden_traces_and_scroll_and_shows_new_minutes(
 def test_the_worst_minutes_are_links_for_who_does_not_click_on_figures(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         open_page(page, url)
+        unfold(page, "worst")
         link = page.locator("#pipeline-worst").get_by_role("link").first
         link.focus()
         page.keyboard.press("Enter")
@@ -302,14 +307,29 @@ def test_an_open_page_says_how_old_it_is_while_its_server_is_away(
 def test_everybody_can_read_it_and_nothing_sticks_out(url: str, browser: Browser, width: int, dark: bool) -> None:
     with Watched(browser, width=width, dark=dark) as page:
         open_page(page, url)
-        page.locator("#pipeline-flow .annotation").first.wait_for()
+        flow = "#pipeline-flow .annotation" if width > 600 else "#pipeline-flow-list li"
+        page.locator(flow).first.wait_for()
         assert serious_faults(page) == []
         assert not sticks_out(page)
+        headline = page.locator("#pipeline-headline").bounding_box()
+        assert headline is not None
+        assert headline["y"] < 450, "the verdict is on the first screen"
+
+
+def test_what_a_reader_unfolds_stays_open_and_all_else_is_one_line(url: str, browser: Browser) -> None:
+    with Watched(browser) as page:
+        open_page(page, url)
+        expect(page.locator("details.fold[open]")).to_have_count(0)
+        unfold(page, "worst")
+        page.reload()
+        expect(page.locator("details.fold[open]")).to_have_count(1)
+        expect(page.locator("#pipeline-worst table")).to_be_visible()
 
 
 def test_the_qualities_of_each_stage_lead_to_the_minute_in_which_they_were_worst(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         open_page(page, url)
+        unfold(page, "quality")
         stage = page.get_by_role("rowheader", name="link event-norm → event-router")
         row = page.locator("#pipeline-quality tr", has=stage)
         expect(row).to_contain_text("unknown")
@@ -362,6 +382,7 @@ def test_one_click_leads_from_the_page_to_the_names_and_the_cause(url: str, brow
         open_page(page, url)
         card = page.locator("#pipeline-incidents")
         expect(card).to_contain_text(CAUSE)
+        unfold(page, "incidents")
         card.get_by_role("link", name="loss", exact=True).click()
         expect(page.locator("#page")).to_contain_text(CAUSE)
         expect(page.get_by_role("link", name="m-1", exact=True)).to_be_visible()
@@ -392,6 +413,7 @@ def test_each_node_has_a_row_of_its_own(url: str, browser: Browser) -> None:
         open_page(page, url)
         rows = page.locator("#pipeline-nodes .annotation", has_text="lag in (dotted)")
         expect(rows).to_have_count(0)
+        unfold(page, "nodes")
         page.locator("#pipeline-nodes").scroll_into_view_if_needed()  # drawn only when a reader comes near
         expect(rows).to_have_count(len(clicks().graph.nodes))
         expect(page.locator("#pipeline-nodes-caption")).to_contain_text(

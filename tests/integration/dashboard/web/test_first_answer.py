@@ -12,12 +12,14 @@ from playwright.sync_api import Browser, expect
 from dashboard.pages import directory
 from dashboard.request import links
 from lagloss_server.groups.cluster_groups import NamedBy, keep_cluster_groups
+from lagloss_server.groups.coverage import keep_cluster_topics
 from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, serving, until
 from tests.support.group_rows import group
 from tests.support.incident_rows import store_incident
 from tests.support.runs import store_failed_run
 from tests.support.stored_windows import Stored
+from tests.support.window_documents import store_named
 
 
 @dataclass
@@ -38,6 +40,8 @@ def world(module_database_url: str) -> Iterator[World]:
     store_failed_run(store, "chain", start_s)
     with store.engine.begin() as connection:
         incident = store_incident(connection, pipeline="chain")
+        store_named(connection, "chain", start_s, "gone", kind="lost", place="link src->mid", last="src.out")
+        keep_cluster_topics(connection, "", int(time.time() * 1_000), ["unnoticed"])
         keep_cluster_groups(connection, int(time.time() * 1_000), [group("mailer", [NamedBy("chain", "snk")])])
     store.close()
     with serving(module_database_url) as url:
@@ -51,11 +55,14 @@ def addresses(world: World) -> dict[str, tuple[str, str]]:
         "portfolio": ("/portfolio?zone=UTC&range=24h", "1 pipeline: 1 missed."),
         "pipeline": ("/pipelines/chain?zone=UTC&range=1h", "30 %"),
         "window": (f"{links.window('chain', world.start_s)}?zone=UTC", "30 %"),
-        "report": ("/pipelines/chain/report?zone=UTC", "SLA report: chain"),
+        "message": ("/pipelines/chain/messages?zone=UTC", "Messages of chain"),
+        "messages": ("/messages?zone=UTC", "1 certainly lost"),
+        "report": ("/pipelines/chain/report?zone=UTC", "so far, since"),
         "runs": ("/pipelines/chain/runs?zone=UTC", "publish failed after 2 tries although spark succeeded"),
         "alerts": ("/alerts?zone=UTC", "chain"),
         "incident": (f"/incidents/{world.incident}?zone=UTC", "chain"),
         "groups": ("/groups?zone=UTC", "mailer"),
+        "coverage": ("/coverage?zone=UTC", "unnoticed"),
         "health": ("/health?zone=UTC", "Health of lagloss"),
         "audit": ("/audit?zone=UTC", "Audit"),
     }
@@ -87,7 +94,7 @@ def test_links_lead_on_without_scripts(world: World, browser: Browser) -> None:
     page.goto(f"{world.url}/?zone=UTC")
     page.get_by_role("link", name="chain").first.click()
     expect(page.locator("#first-answer h1")).to_have_text("chain")
-    page.locator("#first-answer table").get_by_role("link").first.click()
+    page.locator("#first-answer .said").get_by_role("link").first.click()
     until(lambda: "/windows/" in page.url, "the window's page")
     context.close()
 

@@ -104,6 +104,32 @@ def test_what_is_missing_is_named(tapped: Tapped) -> None:
     assert found["group TOPIC.group"].finding == f"not committed in {tapped.topic}"
 
 
+def test_a_connector_is_judged_by_the_offsets_that_it_has_stored(tapped: Tapped) -> None:
+    tapped.make_topic()
+    storage = f"{tapped.topic}.offsets"
+    admin = AdminClient({"bootstrap.servers": tapped.bootstrap})
+    admin.create_topics([NewTopic(storage, 2, 1)])[storage].result(20)
+    wait_for(lambda: storage in admin.list_topics(timeout=10).topics, what="the offset topic")
+    definition = DEFINITION.replace("{group: GROUP}", f"{{connector: mirror, offsets: {storage}}}, out: beacons")
+    tapped.store.apply(parse_definition(definition.replace("TOPIC", tapped.topic)))
+    name = "connector mirror"
+    found = tapped.checks()
+    assert found.keys() == {"topic TOPIC", name}
+    assert (found[name].verdict, found[name].finding) == ("warn", f"no offsets of one cluster for {tapped.topic}")
+    producer = Producer({"bootstrap.servers": tapped.bootstrap})
+    producer.produce(storage, b'{"lsn": 7}', b'["mirror", {"server": "shop"}]')
+    assert producer.flush(20) == 0
+    assert tapped.checks()[name].verdict == "fail"
+    key = f'["mirror", {{"cluster": "a", "partition": 1, "topic": "{tapped.topic}"}}]'
+    producer.produce(storage, b'{"offset": 7}', key)
+    assert producer.flush(20) == 0
+    found = tapped.checks()
+    assert (found[name].verdict, found[name].finding) == ("ok", f"offsets of 1 partitions of {tapped.topic}")
+    definition = definition.replace(storage, "no-such-topic")
+    tapped.store.apply(parse_definition(definition.replace("TOPIC", tapped.topic)))
+    assert tapped.checks()["offset topic no-such-topic"].verdict == "fail"
+
+
 def test_a_cluster_that_the_environment_does_not_have_is_named(tapped: Tapped) -> None:
     definition = DEFINITION.replace("{topic: TOPIC,", "{topic: TOPIC, cluster: nowhere,").replace("GROUP", "g")
     tapped.store.apply(parse_definition(definition))

@@ -9,6 +9,7 @@ from aggregator.consumer_lag.lag import Input, Log, next_offset, offset_lag
 from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets
+from tests.support.group_rows import labels_of
 
 OFFSETS = st.integers(0, 60)
 LOGS = st.builds(lambda start, length: Log(start, start + length), OFFSETS, OFFSETS)
@@ -80,7 +81,7 @@ def test_prometheus_is_told_what_is_known_now_and_nothing_of_a_partition_that_is
     metrics = AggregatorMetrics()
 
     def value(what: str, partition: str) -> float | None:
-        labels = {**MID._asdict(), "topic": "in", "partition": partition}
+        labels = {**labels_of(MID), "topic": "in", "partition": partition}
         return metrics.registry.get_sample_value(f"lagloss_consumer_lag_{what}", labels)
 
     metrics.consumer_lag([PartitionLag(MID, "in", 0, 7, 1_500), PartitionLag(MID, "in", 1, 2, None)])

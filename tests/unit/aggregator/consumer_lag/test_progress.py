@@ -18,6 +18,7 @@ from lagloss.wire.format import MAX_TIME_MS
 from lagloss_server.groups.consumer_groups import GroupDescription
 from lagloss_server.groups.retention import RetentionLimits
 from lagloss_server.groups.velocity import SPAN_MS, OffsetReading, Velocity
+from tests.support.group_rows import labels_of
 
 MID = NodeGroup("orders", "mid", "orders.mid")
 KEY = PartitionKey("orders", "mid", "orders.mid", "in", 0)
@@ -376,7 +377,7 @@ def test_the_size_of_a_partition_is_that_of_its_largest_replica_and_not_of_one_t
 
 def test_prometheus_has_the_progress_of_partitions_and_the_state_of_groups() -> None:
     metrics = AggregatorMetrics()
-    partition = {**MID._asdict(), "topic": "in", "partition": "0"}
+    partition = {**labels_of(MID), "topic": "in", "partition": "0"}
 
     def value(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(f"lagloss_consumer_{name}", labels)
@@ -392,10 +393,10 @@ def test_prometheus_has_the_progress_of_partitions_and_the_state_of_groups() -> 
     assert value("lag_loss_timestamp_seconds", **partition) == NOW_MS / 1_000 + 60
     assert value("lag_at_risk_offsets", **partition) == 9
     assert value("lag_deleted_unread_total", **partition) == 6
-    assert value("group_members", **MID._asdict()) == 2
-    assert value("group_state", **MID._asdict(), state="Stable") == 1
+    assert value("group_members", **labels_of(MID)) == 2
+    assert value("group_state", **labels_of(MID), state="Stable") == 1
     metrics.consumer_lag([replace(lag_of(5, 20), progress=PartitionProgress())])
     assert value("lag_status", **partition) is None
     assert value("lag_loss_timestamp_seconds", **partition) is None
-    assert value("group_members", **MID._asdict()) is None
+    assert value("group_members", **labels_of(MID)) is None
     assert value("lag_deleted_unread_total", **partition) == 6

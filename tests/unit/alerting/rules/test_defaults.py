@@ -136,9 +136,12 @@ def test_a_day_on_which_all_is_well_opens_nothing() -> None:
     assert opened(definition, fine, habits=habits()) == {}
 
 
-def test_nothing_is_unusual_of_a_pipeline_whose_time_of_day_is_known_for_less_than_three_days() -> None:
+def test_a_young_pipeline_is_compared_with_the_days_there_are_and_without_any_with_the_hours_before() -> None:
     definition = defined()
     odd = {at: window(definition, at, "ok", 10) | {"filtered": 9} for at in range(60)}
-    assert opened(definition, odd, habits=habits(days=2)) == {}
-    assert opened(definition, odd) == {}
-    assert opened(definition, odd, habits=habits(days=3)) == {"filtered": "warning", "volume": "warning"}
+    assert opened(definition, odd) == {}, "it was never otherwise"
+    for days in (1, 2, 3):
+        assert opened(definition, odd, habits=habits(days=days)) == {"filtered": "warning", "volume": "warning"}
+    less = {at: window(definition, at, "ok", 120) for at in range(60)}
+    assert opened(definition, less, habits=habits(filtered=0, days=1)) == {}
+    assert opened(definition, less, habits=habits(filtered=0, days=2)) == {"volume": "warning"}

@@ -106,7 +106,7 @@ def test_traffic_that_falls_to_less_than_half_is_found_within_the_span_and_named
         pytest.param(lambda at: 0, lambda day, after: 1.0, id="one a minute may be none by chance"),
         pytest.param(lambda at: 600, lambda day, after: 1_000.0, id="not half"),
         pytest.param(lambda at: 9_000, lambda day, after: 1_000.0, id="more than usual"),
-        pytest.param(lambda at: 10, lambda day, after: 1_000.0 if day < 3 else None, id="two days are no habit"),
+        pytest.param(lambda at: 160, lambda day, after: 1_000.0 if day < 3 else None, id="a third of it, by two days"),
     ],
 )  # fmt: skip
 def test_traffic_that_is_not_unusual_opens_nothing(messages: Callable[[int], int], usual: Any) -> None:

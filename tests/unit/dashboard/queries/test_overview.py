@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
+from dashboard.figures.sparkline import HEIGHT_PX, WIDTH_PX, sparkline, spoken
 from dashboard.pages.overview.page import looked_for
 from dashboard.pages.overview.parts import table, totals
 from dashboard.pages.paging import PAGE_SIZE, PageOf, pager
@@ -245,6 +245,18 @@ def test_of_a_day_that_nothing_is_known_of_no_sparkline_is_drawn() -> None:
     assert day(Hour(3_600, 100.0, 0.0)).startswith("<img")
 
 
+def test_a_sparkline_has_the_time_that_there_is_data_of_and_says_so() -> None:
+    def drawn(**steps: tuple[Hour, ...]) -> str:
+        return cell(html_of(table([replace(WELL, **steps)], Address("/"), 700.0)), "24 hours")
+
+    hours = (*map(Hour, range(0, 22 * 3_600, 3_600)), Hour(79_200, 80.0, 0.0), Hour(82_800, 100.0, 0.0))
+    assert "E2E p95 of the last 2 hours: 80 ms to 100 ms" in drawn(hours=hours)
+    assert "last 2 hours</div>" in drawn(hours=hours)
+    minutes = tuple(Hour(82_800 + 60 * index, 100.0 + index, 0.0) for index in range(12))
+    assert "last 12 minutes</div>" in drawn(hours=hours, minutes=minutes)
+    assert "</div>" not in drawn(hours=tuple(Hour(3_600 * index, 100.0, 0.0) for index in range(24)))
+
+
 def test_what_was_lost_before_a_pipeline_went_stale_is_no_loss_of_now() -> None:
     stale = replace(of_state(State.LOSS), condition=Condition.STALE)
     assert stale.state is State.STALE
@@ -279,7 +291,7 @@ def drawn(found: Sequence[Hour]) -> tuple[list[str], list[dict[str, str]]]:
 def test_a_sparkline_draws_no_line_across_a_gap() -> None:
     lines, _ = drawn(hours(100, 200, None, None, 300, None, 100, 100))
     assert [line.count("L") for line in lines] == [1, 1, 1]
-    assert lines[1] == "M22.5 1.0L22.5 1.0"  # a lone hour is a dot, here at the top
+    assert lines[1] == "M67.5 1.0L67.5 1.0"  # a lone hour is a dot, here at the top
 
 
 def test_marks_of_loss_are_tall_above_the_target_only() -> None:
@@ -294,7 +306,7 @@ def test_whatever_the_lags_are_the_line_stays_inside(lags_ms: list[float | None]
     for line in lines:
         for point in line.removeprefix("M").split("L"):
             x, y = map(float, point.split())
-            assert 0 <= x <= 5 * len(lags_ms)
+            assert 0 <= x <= WIDTH_PX
             assert 0 <= y <= HEIGHT_PX
 
 

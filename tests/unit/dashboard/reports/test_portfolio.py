@@ -145,10 +145,10 @@ def services(monkeypatch: pytest.MonkeyPatch) -> Services:
 
 
 def test_the_page_says_it_before_a_script_has_run(services: Services) -> None:
-    said = html_of(page.PAGE.first(services, {}, Address("/portfolio", {"match": "team=web"}), 0.0))
+    said = html_of(page.PAGE.first(services, {}, Address("/portfolio", {"match": "team=web", "range": "7d"}), 0.0))
     assert "2 pipelines match team=web: 1 missed, 1 met." in said
     assert '<img alt="burn rate 0 of 6 above 1, at most 0.8"' in said
-    assert 'href="/api/v1/portfolio?match=team%3Dweb&amp;format=pdf"' in said
+    assert 'href="/api/v1/portfolio?match=team%3Dweb&amp;range=7d&amp;format=pdf"' in said
 
 
 def test_the_page_says_what_is_wrong_with_a_matcher(services: Services) -> None:

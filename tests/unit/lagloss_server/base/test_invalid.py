@@ -234,7 +234,7 @@ def test_whatever_is_wrong_with_a_body_is_said_by_what_was_sent(name: str, rng: 
             {"taps": {"out": {"topic": "a b"}}},
             "spec.nodes[0].taps.out.topic: expected a topic name of 1 to 249 letters",
         ),
-        ({"taps": {"out": {}}}, "spec.nodes[0].taps.out: expected a `topic` or a `group`"),
+        ({"taps": {"out": {}}}, "spec.nodes[0].taps.out: expected a `topic`, a `group` or a `connector`"),
         (
             {"taps": {"out": "beacon"}},
             "spec.nodes[0].taps.out: expected a mapping, or 'beacons' or 'commit', found 'beacon'",

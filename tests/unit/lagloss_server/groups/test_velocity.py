@@ -105,6 +105,9 @@ def test_a_partition_of_which_nothing_is_committed_has_a_velocity_of_nothing() -
         (steady(10, 10, 0), 1, "ok"),
         (steady(10, 10, 500), 1, "ok"),
         (steady(20, 10, 5_000), 1, "ok"),
+        (steady(20, 10, 5_000, range(0, 61, 10)), 1, "ok"),  # it catches up
+        (steady(20, 10, 5_000, range(0, 51, 10)), 1, None),
+        (steady(10, 10, 5_000, range(0, 61, 10)), 1, None),
         (steady(5, 10, 500), 1, "warning"),
         (steady(5, 10, 500), 0, "warning"),  # commits of a client that is no member
         (steady(0, 10, 500), 1, "stalled"),

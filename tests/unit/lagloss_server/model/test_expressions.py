@@ -224,3 +224,49 @@ def test_editors_get_a_schema_of_expressions() -> None:
     found = TypeAdapter(Tap).json_schema()["properties"]
     assert found["time"]["type"] == "string"
     assert {"type": "string"} in found["id"]["anyOf"]
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "parts"),
+    [
+        ("hash($.a,key)", "hash", (value("a"), RecordPart("key"))),
+        (
+            " hash ( header:a-b as json , key:$.x ) ",
+            "hash",
+            (RecordPart("header", (), "a-b"), RecordPart("key", ("x",))),
+        ),
+        ("hash($)", "hash", (value(),)),
+        ("partition-offset", "position", (RecordPart("partition"), RecordPart("offset"))),
+        ("partition-offset(header:origin)", "position", (RecordPart("header", name="origin"),)),
+        ("partition-offset($.t, $.p, $.o)", "position", (value("t"), value("p"), value("o"))),
+        ("header:hash", "text", (RecordPart("header", name="hash"),)),
+    ],
+)
+def test_an_id_may_be_a_hash_or_the_position_of_a_record(text: str, form: str, parts: tuple[RecordPart, ...]) -> None:
+    expression = IdExpression.parse(text)
+    assert (expression.form, expression.parts, expression.written) == (form, parts, text)
+    assert expression.is_own_position == (text == "partition-offset")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hash()", "expected a path such as $.order.id, `key`, `key:$.path` or `header:NAME`, found ')'"),
+        ("hash($.a", "expected a comma or a closing parenthesis, found the end"),
+        ("hash($.a) ", None),
+        ("hash($.a)/x", "expected the end of the expression after the closing parenthesis, found '/x'"),
+        ("hash(hash($.a))", "found 'hash($.a))'"),
+        (f"hash({', '.join(['$.a'] * 9)})", "expected up to 8 parts, found 9"),
+        ("partition-offset(header:a, header:b)", "1 part (TOPIC/PARTITION/OFFSET) or 3 (topic, partition, offset)"),
+        ("partition", "found 'partition'"),
+        ("hash($." + "a" * 1_000 + ")", "up to 1000 characters"),
+        (["hash($.a)", "$.b"], "found 'hash($.a)'"),
+    ],
+)
+def test_a_hash_that_cannot_be_read_is_refused_with_its_place(text: object, message: str | None) -> None:
+    if message is None:
+        assert IdExpression.parse(text).form == "hash"
+        return
+    with pytest.raises(ValueError) as refused:
+        IdExpression.parse(text)
+    assert message in str(refused.value)

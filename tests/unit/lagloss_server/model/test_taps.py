@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from lagloss_server.base.errors import BadDefinition
 from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
 from lagloss_server.model.expressions import IdExpression, TimeExpression
-from lagloss_server.model.taps import Extraction, Tap
+from lagloss_server.model.taps import Extraction, OffsetStorage, Tap
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: orders}\nspec:\n  nodes:\n"
 
@@ -99,14 +100,40 @@ def test_a_tapped_group_is_watched_as_any_other() -> None:
     assert Definition.model_validate(as_document(definition)) == definition
 
 
+def test_a_connector_s_offsets_take_the_place_of_a_group_s_commits() -> None:
+    mirror = (
+        "{name: m, taps: {in: {connector: mirror, offsets: connect-offsets, offsetsCluster: b}, out: {topic: a.t}}}"
+    )
+    definition = parse_definition(HEAD + f"  - {{name: shop, to: [m], taps: {{out: {SHOP}}}}}\n  - {mirror}")
+    tap = next(tap for tap in definition.taps if tap.node == "m" and tap.places == ("in",))
+    assert (tap.group, tap.offsets) == ("mirror", OffsetStorage("b", "connect-offsets"))
+    assert tap.source == f"connector mirror of topic {tap.topic}"
+    assert Tap.of(json.loads(json.dumps(tap.document()))) == tap
+    assert definition.groups == {"m": "mirror"}
+    assert Definition.model_validate(as_document(definition)) == definition
+
+
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
         ("{name: shop, taps: {out: {topic: orders, eventTime: $.at}}}", "taps.out: expected an `id`"),
         ("{name: shop, taps: {out: {topic: orders, id: key}}}", "taps.out: expected an `eventTime`"),
-        ("{name: shop, taps: {out: {id: key}}}", "expected a `topic` or a `group`"),
+        ("{name: shop, taps: {out: {id: key}}}", "expected a `topic`, a `group` or a `connector`"),
         ("{name: shop, taps: {in: {group: g}}}", "taps.in: expected a `topic` for the group"),
         ("{name: shop, taps: {out: {group: g}}}", "taps.out: expected a `topic`, found a group"),
+        ("{name: shop, taps: {in: {topic: t}}}", "taps.in: expected a `group` or `connector`, found only a topic"),
+        ("{name: shop, taps: {out: {connector: c, offsets: o}}}", "taps.out: expected a `topic`, found a connector"),
+        ("{name: shop, taps: {in: {connector: c}}}", "expected `offsets`, the topic of the Connect workers'"),
+        ("{name: shop, taps: {in: {group: g, connector: c, offsets: o}}}", "a `group` or a `connector`, found both"),
+        ("{name: shop, taps: {in: {group: g, offsets: o}}}", "`offsets` and `offsetsCluster` only with a `connector`"),
+        (
+            "{name: shop, taps: {in: {connector: c, offsets: o}, out: {topic: t, id: key, eventTime: $.at}}}",
+            "a database, such as Debezium, is a source",
+        ),
+        (
+            "{name: shop, taps: {in: {connector: c, offsets: o, topic: t, id: key, eventTime: $.at}}}",
+            "taps.out: expected the topic that the connector writes",
+        ),
         ("{name: shop, taps: {out: commit}}", "taps.out: expected an `in` tap, since `out` is `commit`"),
         ("{name: shop, taps: {'out:nowhere': {topic: t}}}", "expected one of in, out, filtered, dead"),
     ],
@@ -130,3 +157,96 @@ def test_a_schema_s_file_becomes_part_of_the_definition(tmp_path: Path) -> None:
 def test_a_record_s_timestamp_is_not_inherited() -> None:
     shop = "{name: shop, to: [s], taps: {out: {topic: orders, id: key, eventTime: timestamp}}}"
     assert "the preceding tap uses the record timestamp" in problem(shop, "{name: s, taps: {out: {topic: o}}}")
+
+
+PLACED = "{topic: orders, id: partition-offset, eventTime: $.at}"
+MORE_PLACED = PLACED.replace("orders", "more")
+HEADERS = "partition-offset(header:topic, header:partition, header:offset)"
+
+
+def test_positions_are_of_the_first_topic_and_later_ones_say_what_carries_them() -> None:
+    found = taps(
+        f"{{name: shop, to: [enrich], taps: {{out: {PLACED}}}}}",
+        f"{{name: enrich, to: [mail], taps: {{in: {{group: e}}, out: {{topic: rich, id: '{HEADERS}'}}}}}}",
+        "{name: mail, taps: {in: {group: m}, out: {topic: sent}}}",
+    )
+    named = {(tap.topic, tap.group): (tap.extraction.id.written, tap.extraction.origins) for tap in found}
+    assert named == {
+        ("orders", None): ("partition-offset", ("orders",)),
+        ("orders", "e"): ("partition-offset", ("orders",)),
+        ("rich", None): (HEADERS, ("orders",)),
+        ("rich", "m"): (HEADERS, ("orders",)),
+        ("sent", None): (HEADERS, ("orders",)),
+    }
+    assert [Tap.of(tap.document()) for tap in found] == found
+
+
+def test_two_sources_have_positions_of_their_own_and_the_first_group_may_name_them() -> None:
+    found = taps(
+        f"{{name: a, to: [c], taps: {{out: {PLACED}}}}}",
+        f"{{name: b, to: [c], taps: {{out: {PLACED.replace('orders', 'returns')}}}}}",
+        "{name: c, taps: {in: {group: c}, out: {topic: all, id: 'partition-offset(header:o)'}}}",
+    )
+    assert {tap.topic: tap.extraction.origins for tap in found} == {
+        "orders": ("orders",), "returns": ("returns",), "all": ("orders", "returns"),
+    }  # fmt: skip
+    (tap,) = taps("{name: a, to: [b]}", f"{{name: b, taps: {{in: {{group: g, {PLACED[1:]}, out: beacons}}}}")
+    assert (tap.extraction.origins, tap.places) == (("orders",), ("in",))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        (  # the position in the second topic is another one
+            (f"{{name: a, to: [b], taps: {{out: {PLACED}}}}}", "{name: b, taps: {in: {group: g}, out: {topic: t}}}"),
+            "expected `partition-offset` at the first topic alone, and at later ones",
+        ),
+        (  # nor is there any other id than the first's
+            (f"{{name: a, to: [b], taps: {{out: {PLACED}}}}}", "{name: b, taps: {out: {topic: t, id: $.id}}}"),
+            "expected `partition-offset` at the first topic alone, and at later ones",
+        ),
+        (
+            (f"{{name: a, to: [b], taps: {{out: {SHOP}}}}}", f"{{name: b, taps: {{out: {PLACED}}}}}"),
+            "expected `partition-offset` only for `out` of a source",
+        ),
+        (
+            (f"{{name: a, to: [b], taps: {{out: {SHOP}}}}}", f"{{name: b, taps: {{in: {{group: g, {PLACED[1:]}}}}}"),
+            "expected `partition-offset` at the first topic alone",
+        ),
+        (
+            (f"{{name: a, to: [b], taps: {{dead: {PLACED}}}}}", "{name: b}"),
+            "expected `partition-offset` only for `out` of a source",
+        ),
+        (
+            (
+                "{name: a, to: [b], taps: {out: {topic: t, id: partition-offset(header:o), eventTime: $.at}}}",
+                "{name: b}",
+            ),
+            "expected a preceding tap with the id `partition-offset`",
+        ),
+        (
+            (f"{{name: a, to: [b], taps: {{out: {PLACED.replace('orders', 'o' * 224)}}}}}", "{name: b}"),
+            "expected a topic of up to 223 characters",
+        ),
+        (
+            (
+                f"{{name: a, to: [b, c], copy: all, taps: {{'out:b': {PLACED}, 'out:c': {MORE_PLACED}}}}}",
+                "{name: b}",
+                "{name: c}",
+            ),
+            "expected one topic with the id `partition-offset` for `copy`",
+        ),
+        (
+            (
+                f"{{name: a, to: [c], taps: {{out: {PLACED}}}}}",
+                f"{{name: b, to: [c], taps: {{out: {PLACED[:-1]}, cluster: eu}}}}}}",
+                "{name: c}",
+            ),
+            "expected topics of different names with the id `partition-offset`",
+        ),
+    ],
+)
+def test_a_position_that_would_not_name_the_same_message_everywhere_is_refused(
+    nodes: tuple[str, ...], expected: str
+) -> None:
+    assert expected in problem(*nodes)

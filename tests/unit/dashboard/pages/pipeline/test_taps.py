@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 
 from hypothesis import given
@@ -12,7 +13,7 @@ from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from lagloss_server.model.expressions import IdExpression, TimeExpression
-from lagloss_server.model.taps import Extraction, Tap
+from lagloss_server.model.taps import Extraction, OffsetStorage, Tap
 
 HERE = Address("/pipelines/tapped", {"zone": "UTC"})
 NOW_S = 1_795_219_200.0
@@ -59,7 +60,12 @@ def test_a_tap_that_is_behind_says_by_how_much_and_what_it_did_not_read() -> Non
 
 def test_how_commits_are_learned_is_said_of_groups_alone() -> None:
     assert "commits read from the log" in shown(TapStatus(GROUP, TapState.READING, "log"))
-    assert "commits" not in shown(TapStatus(TOPIC, TapState.READING)).replace("a consumer group's commits", "")
+    mirror = replace(GROUP, group="mirror", offsets=OffsetStorage("", "connect-offsets"))
+    assert "connector mirror" in shown(TapStatus(mirror, TapState.READING, "connect"))
+    assert "offsets of Kafka Connect" in shown(TapStatus(mirror, TapState.READING, "connect"))
+    document = TapStatus(mirror, TapState.READING).document()
+    assert (document["group"], document["connector"]) == (None, "mirror")
+    assert "commits" not in shown(TapStatus(TOPIC, TapState.READING)).replace("a reader's commits", "")
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Kiritimati"]))

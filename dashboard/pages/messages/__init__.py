@@ -1,0 +1,1 @@
+"""The page of the newest messages that something is wrong with."""

@@ -1,0 +1,233 @@
+"""Taps without news rest: rounds have them report together, and wake those whose topic has grown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from lagloss.broker.topics import REPORTS
+from lagloss.sdk.outlets.kafka import MemoryOutlet
+from lagloss.wire.format import decode_report
+from taps.cluster_topics import SharedLook, TopicEnds
+from taps.kernel import Blocks
+from taps.metrics import TapMetrics
+from taps.outlet import SharedOutlet, TapOutlet
+from taps.plan import Look, OffsetSpan, PartitionLog, TapPlan
+from taps.pool import TurnPool
+from taps.records import TapCounts
+from taps.rounds import TapRounds
+from taps.runner import TapRunner
+from taps.store import NextPlan, NotOwned, OwnedTap
+from taps.wanted import RunningTap
+from tests.unit.taps.test_wanted import version
+
+TAPS = 30
+PATIENCE_S = 30.0
+
+
+class Topics:
+    """The ends of topics of one partition, and looks at them."""
+
+    def __init__(self) -> None:
+        self.ends_of: dict[str, int] = {}
+        self.looks = 0
+        self.is_away = False
+
+    def ends(self, places: set[tuple[str, int]]) -> TopicEnds:
+        if self.is_away:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        asked_at, at_ms = time.monotonic(), time.time_ns() // 1_000_000
+        return TopicEnds(at_ms, at_ms, asked_at, {place: self.ends_of[place[0]] for place in places})
+
+    def look(self, topic: str) -> SharedLook:
+        self.looks += 1
+        if self.is_away:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        end, at_ms = self.ends_of[topic], time.time_ns() // 1_000_000
+        return SharedLook("id", Look(at_ms, {0: PartitionLog(0, end, end)}), time.monotonic())
+
+    def want(self, topics: set[str]) -> None:
+        pass
+
+
+class Reader:
+    def __init__(self, topics: Topics, topic: str) -> None:
+        self.topic, self._topics = topic, topics
+
+    def newest(self, after: float) -> SharedLook:
+        look = self._topics.look(self.topic)
+        assert look.asked_at > after
+        return look
+
+    def rest(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Plans:
+    """A store in memory, of one process or of another."""
+
+    def __init__(self) -> None:
+        self.plans: dict[bytes, TapPlan] = {}
+        self.together: list[int] = []
+        self.taken: set[bytes] = set()
+
+    def is_stored(self, emitter: bytes) -> bool:
+        return emitter in self.plans
+
+    def is_read(self, pipeline: str, topic: str) -> bool:
+        return False
+
+    def claim(self, emitter: bytes) -> OwnedTap | None:
+        return None if emitter in self.taken else OwnedTap(self.plans[emitter], (), TapCounts())
+
+    def advance(self, emitter: bytes, plan: TapPlan, *_: object) -> None:
+        if emitter in self.taken or self.plans[emitter].number != plan.number - 1:
+            raise NotOwned
+        self.plans[emitter] = plan
+
+    def advance_all(self, steps: Sequence[NextPlan]) -> set[bytes]:
+        self.together.append(len(steps))
+        stored = set()
+        for step in steps:
+            if step.emitter not in self.taken and self.plans[step.emitter].number == step.plan.number - 1:
+                self.plans[step.emitter] = step.plan
+                stored.add(step.emitter)
+        return stored
+
+    def note_trouble(self, *_: object) -> None:
+        pass
+
+    def release(self, _emitter: bytes) -> None:
+        pass
+
+
+class World:
+    """Taps of a topic each, whose plans begin where their topics end."""
+
+    def __init__(self) -> None:
+        self.topics, self.plans, self.memory = Topics(), Plans(), MemoryOutlet()
+        self.pool: TurnPool[TapRunner] = TurnPool("tests", threads=4)
+        self.carried_out: dict[bytes, list[TapPlan]] = {}
+        cluster: Any = SimpleNamespace(
+            pool=self.pool,
+            topics=self.topics,
+            commits=SimpleNamespace(read_on=lambda *_: None),
+            consumers=SimpleNamespace(tidy=lambda: None),
+            peeks=SimpleNamespace(tidy=lambda: None),
+        )
+        outlet = SharedOutlet(self.memory)
+        self.runners: dict[bytes, TapRunner] = {}
+        for number in range(TAPS):
+            emitter, topic = number.to_bytes(16, "big"), f"t{number}"
+            self.topics.ends_of[topic] = 5
+            self.plans.plans[emitter] = TapPlan(0, 0, 8, 1 << 32, positions={0: 5}, topic_id="id")
+            self.carried_out[emitter] = []
+            running = RunningTap(version(1, "x").definition.taps[0], emitter, 0)
+            engine, reader, plans = self._engine(emitter), Reader(self.topics, topic), self.plans
+            runner = TapRunner(running, plans, TapOutlet(outlet), reader, engine, None, TapMetrics(), 0.5)  # type: ignore[arg-type]
+            self.runners[emitter] = runner
+            self.pool.add(runner)
+        self.rounds = TapRounds("tests", cluster, self.plans)  # type: ignore[arg-type]
+
+    def _engine(self, emitter: bytes) -> Any:
+        def blocks(plan: TapPlan) -> Blocks:
+            self.carried_out[emitter].append(plan)
+            return Blocks()
+
+        return SimpleNamespace(limit=1_000, is_spread=False, blocks=blocks)
+
+    def numbers(self, emitter: bytes) -> list[int]:
+        """Return the numbers of the plans that a tap has reported, in the order of its reports."""
+        reports = (decode_report(value) for value in self.memory.values(REPORTS))
+        return [report.seq >> 20 for report in reports if report.emitter == emitter]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    for module in ("taps.runner", "taps.rounds"):
+        monkeypatch.setattr(f"{module}.TURN_S", 0.05)
+    made = World()
+    made.rounds.start()
+    yield made
+    assert made.rounds.close(PATIENCE_S)
+    assert made.pool.close(PATIENCE_S)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_taps_that_rest_report_together_each_plan_once(world: World) -> None:
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    until(lambda: max(world.plans.together, default=0) > TAPS // 2)
+    before = {emitter: len(world.numbers(emitter)) for emitter in world.runners}
+    until(lambda: all(len(world.numbers(emitter)) >= before[emitter] + 3 for emitter in world.runners))
+    for emitter in world.runners:
+        numbers = world.numbers(emitter)
+        assert numbers == sorted(set(numbers))
+        assert [plan.number for plan in world.carried_out[emitter]][: len(numbers)] == numbers
+
+
+def test_a_topic_that_grows_wakes_its_tap_which_knows_when_it_had_not_grown(world: World) -> None:
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    emitter = next(iter(world.runners))
+    grown_ms = time.time_ns() // 1_000_000
+    world.topics.ends_of["t0"] = 9
+    until(lambda: any(plan.spans for plan in world.carried_out[emitter]))
+    (plan,) = (plan for plan in world.carried_out[emitter] if plan.spans)
+    (span,) = plan.spans
+    assert (span.partition, span.start, span.end) == (0, 5, 9)
+    assert grown_ms - 1_000 < span.ends[0].at_ms <= grown_ms + 100
+    assert span.ends[0].offset == 5
+    assert isinstance(span, OffsetSpan)
+    until(lambda: world.runners[emitter].resting is not None)
+    others = [plan for other, plans in world.carried_out.items() if other != emitter for plan in plans if plan.spans]
+    assert not others
+
+
+def test_a_tap_that_another_process_took_reports_no_more_and_the_others_go_on(world: World) -> None:
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    taken, other, *_ = world.runners
+    world.plans.taken.add(taken)
+    until(lambda: world.runners[taken].resting is None)
+    reported = len(world.numbers(taken))
+    stored = len(world.numbers(other))
+    until(lambda: len(world.numbers(other)) >= stored + 3)
+    assert len(world.numbers(taken)) == reported
+    assert not world.runners[taken].positions
+
+
+def test_a_cluster_that_is_away_is_noticed_and_taps_rest_again_afterwards(world: World) -> None:
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    world.topics.is_away = True
+    until(lambda: all(runner.is_troubled for runner in world.runners.values()))
+    assert not any(runner.resting for runner in world.runners.values())
+    world.topics.is_away = False
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+
+
+def test_reports_that_the_broker_does_not_take_wait_and_are_sent_once_it_does(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("taps.runner", "taps.rounds"):
+        monkeypatch.setattr(f"{module}.ACKNOWLEDGED_S", 0.1)
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    world.memory.down = True
+    until(lambda: any(runner._reporting is not None for runner in world.runners.values()))
+    world.memory.down = False
+    before = {emitter: len(world.numbers(emitter)) for emitter in world.runners}
+    until(lambda: all(len(world.numbers(emitter)) >= before[emitter] + 2 for emitter in world.runners))
+    for emitter in world.runners:
+        numbers = world.numbers(emitter)
+        assert numbers == sorted(numbers)
