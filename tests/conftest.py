@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import threading
 import time
 import uuid
 from collections import Counter
@@ -36,6 +38,10 @@ from tests.support.spark_archive import archive_options
 # How long an example takes says more about the machine's other work than about the code.
 hypothesis.settings.register_profile("lagloss", deadline=None)
 hypothesis.settings.load_profile("lagloss")
+
+# A job in the background of a script has SIGINT ignored, and with it all that tests start, and end as Ctrl-C does.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # For JVMs that live for seconds or minutes: else they spend half of it on compiling well what they will hardly run.
 _java_options = (os.environ.get("JAVA_TOOL_OPTIONS", ""), "-XX:TieredStopAtLevel=1", *archive_options())

@@ -29,8 +29,12 @@ class LogRecord(NamedTuple):
 
 
 def _is_of_the_moment(error: BaseException) -> bool:
-    """Return whether a partition has no leader just now: its topic is new, or its broker has gone."""
-    codes = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+    """Return whether a partition has no leader just now: its broker has gone, or its topic, which is listed, is new."""
+    codes = (
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    )
     return isinstance(error, KafkaException) and kafka_error(error).code() in codes
 
 

@@ -52,7 +52,8 @@ def log(kafka_bootstrap: str, store: Store) -> Iterator[BeaconLog]:
         head = f"apiVersion: lagloss/v1, kind: Pipeline, metadata: {{name: {name}}}"
         store.apply(parse_definition(f"{{{head}, spec: {{nodes: [{{name: src}}]}}}}"))
     (topic,) = make_topics(kafka_bootstrap, "reports", partitions=2)
-    producer = Producer({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
+    # the first request to a new topic can be repeated: idempotent, what follows stays behind it
+    producer = Producer({"bootstrap.servers": kafka_bootstrap, "enable.idempotence": True, "log_level": 0})
     for seq in range(1, 31):
         values = [report("crowd", emitter, seq) for emitter in range(10)]
         values += [report(name, 0, seq) for name in PIPELINES[1:]] + [b"no report"]

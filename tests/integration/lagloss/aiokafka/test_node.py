@@ -269,7 +269,11 @@ def test_with_observe_commits_and_transactions_are_the_hosts(kafka_bootstrap: st
                     await producer.send_offsets_to_transaction({place: record.offset + 1}, service.topic)
                 assert await service.beacons() == {"mid.in": 1, "mid.out": 1}
                 await consumer.getone()
-                assert await consumer.committed(place) == 1
+
+                async def is_committed() -> bool:
+                    return await consumer.committed(place) == 1
+
+                await until(is_committed, "the coordinator has the marker of the transaction")
                 await consumer.commit({place: 2})
                 assert await consumer.committed(place) == 2
         reports = [decode_report(value) for value in service.log.values(REPORTS)]
