@@ -208,7 +208,6 @@ def test_each_command_of_the_readme_runs_as_it_is_written(newcomer: Newcomer, ja
     blocks = blocks_of((ROOT / "README.md").read_text())
     seen = []
     with EmbeddedKafka(newcomer.folder / "kafka") as kafka:
-        _orders(kafka.bootstrap)
         terminal = newcomer.open_terminal()
         for block in blocks:
             last = block.rstrip().splitlines()[-1]
@@ -220,6 +219,7 @@ def test_each_command_of_the_readme_runs_as_it_is_written(newcomer: Newcomer, ja
                 terminal.press_ctrl_c()
             elif last == "lagloss up":
                 terminal.wait_for("ready; Ctrl-C")
+                _orders(kafka.bootstrap)
                 terminal = newcomer.open_terminal()
                 continue
             terminal.wait_for(end)
