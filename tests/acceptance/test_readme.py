@@ -33,8 +33,9 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from tests.acceptance.test_front_door import LEFT_OUT, ROOT
 from tests.conftest import new_folder
 from tests.support.closers import wait_until
+from tests.support.kafka_log import PATIENCE
 
-BLOCK_S = 400
+BLOCK_S = 400 * PATIENCE
 SUDO = """#!/bin/sh
 [ "$1" = apt-get ] && [ "$2" = install ] || { echo "sudo: unexpected: $*" >&2; exit 1; }
 shift 2
@@ -202,7 +203,7 @@ def _orders(bootstrap: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(1_200 * PATIENCE)
 @pytest.mark.skipif(os.geteuid() != 0 and shutil.which("sudo") is None, reason="only root installs packages")
 def test_each_command_of_the_readme_runs_as_it_is_written(newcomer: Newcomer, jars: None) -> None:
     blocks = blocks_of((ROOT / "README.md").read_text())
