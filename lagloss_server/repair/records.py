@@ -14,10 +14,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import is_of_group, needs
 from lagloss.broker.headers import headers_of
-from lagloss.identity import REPLAY_HEADER
+from lagloss.identity import ID_HEADER, REPLAY_HEADER
 from lagloss.wire.format import OffsetRange, window_start_of
 from lagloss_server.base.errors import NotEnoughData
-from lagloss_server.extraction import BROKEN_HEADERS, Extractor, Records
+from lagloss_server.extraction import BROKEN_HEADERS, Extraction, Extractor, Records
 from lagloss_server.extraction.spec import Headers
 from lagloss_server.net.schema_registry import registry_of
 from lagloss_server.queries.offset_ranges import Watermarks, clamp, merge_ranges, records_in, without
@@ -72,6 +72,14 @@ class TopicRecord(NamedTuple):
     def replay(self) -> bytes | None:
         """The name of the replay that it is part of; None for live traffic."""
         return dict(self.headers).get(REPLAY_HEADER)
+
+    def headers_to_send(self, topic: str, extraction: Extraction, replay: str) -> list[tuple[str, Any]]:
+        """Return the headers of its copy, which is part of a replay. If its id is its position in the topic, the copy
+        names that, as taps expect it of replayed records: its own position is another."""
+        added: dict[str, bytes] = {REPLAY_HEADER: replay.encode()}
+        if extraction.id.is_own_position and self.replay is None:
+            added[ID_HEADER] = f"{topic}/{self.partition}/{self.offset}".encode()
+        return [*((name, value) for name, value in self.headers if name not in added), *added.items()]
 
     @property
     def rank(self) -> tuple[bool, int, int, int]:

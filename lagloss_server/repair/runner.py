@@ -23,7 +23,7 @@ from lagloss_server.repair.lost import WindowLoss
 from lagloss_server.repair.plan import MessageState, PlannedMessage
 from lagloss_server.repair.preparation import Prepared, Say, cluster_of
 from lagloss_server.repair.records import MessageKey, RecordPosition, TopicRecord, TopicRecords, with_keys
-from lagloss_server.repair.sender import RepairSender
+from lagloss_server.repair.sender import OutgoingRecord, RepairSender
 from lagloss_server.repair.statement import StatementDocument, nothing_sent, plan_document, statement, without_names
 from lagloss_server.store.schema.repair import RepairRow
 from lagloss_server.store.store import Store
@@ -93,6 +93,7 @@ class RepairRun:
             return
         cluster = cluster_of(repair.plan.cluster, self._bootstrap)
         self._records = stack.enter_context(closing(TopicRecords(cluster, repair.plan.cluster)))
+        self._extractions = {source.topic: source.extraction for source in repair.plan.sources}
         self._extractors = {source.topic: self._records.extractor(source) for source in repair.plan.sources}
         with RepairSender(cluster, repair.id, repair.name, repair.plan.topics[0]) as sender:
             position = self._resume(sender.begin())
@@ -146,14 +147,18 @@ class RepairRun:
         planned = [self._messages[message.position] for message in batch]
         waiting = {message.record: message for message in planned if message.state == "planned" and message.record}
         records = self._read(waiting)
-        gone = [message.position for record, message in waiting.items() if record not in records]
-        sending = [message.position for record, message in waiting.items() if record in records]
+        gone = [message.position for place, message in waiting.items() if place not in records]
+        sending = [message.position for place, message in waiting.items() if place in records]
         self._mark({"gone": gone, "sending": sending})
         if sending:
-            sender.send([(record, records[record]) for record in waiting if record in records], end)
+            sender.send([self._outgoing(place, records[place]) for place in waiting if place in records], end)
         self._mark({"sent": sending}, position=end)
         self._options.say(f"sent {self._count('sent')} of {sum(m.record is not None for m in self._messages.values())}")
         return len(sending)
+
+    def _outgoing(self, place: RecordPosition, record: TopicRecord) -> OutgoingRecord:
+        headers = record.headers_to_send(place.topic, self._extractions[place.topic], self._repair.name)
+        return OutgoingRecord(place.target, record, headers, keeps_partition=place.topic == place.target)
 
     def _read(self, waiting: Mapping[RecordPosition, PlannedMessage]) -> dict[RecordPosition, TopicRecord]:
         """Return the records at these positions that still are those of the messages."""

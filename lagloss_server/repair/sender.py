@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,9 +17,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import kafka_error, needs
-from lagloss.identity import REPLAY_HEADER
 from lagloss_server.repair.ledger import TakenOver
-from lagloss_server.repair.records import RecordPosition, TopicRecord
+from lagloss_server.repair.records import TopicRecord
 
 CALL_TIMEOUT_S: Final = 60.0
 GIVE_UP_S: Final = 180.0
@@ -30,6 +30,17 @@ PARTITION_UA: Final = -1
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 _MAX_RECORD_BYTES: Final = 256 * 1024 * 1024
 """The topic's own limit counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRecord:
+    """A record to send into a topic, with its headers there. `keeps_partition`: it goes into the partition that it is
+    in."""
+
+    target: str
+    record: TopicRecord
+    headers: list[tuple[str, Any]]
+    keeps_partition: bool
 
 
 class RepairSender:
@@ -86,12 +97,12 @@ class RepairSender:
             raise KafkaException(needs(place.error, "READ", f"group lagloss-{self._name}"))
         return place.offset if place.offset >= 0 else None
 
-    def send(self, records: Sequence[tuple[RecordPosition, TopicRecord]], position: int) -> None:
+    def send(self, records: Sequence[OutgoingRecord], position: int) -> None:
         """Send records, each into its topic, and commit them together with the position of the plan behind them."""
         self._failed.clear()
         self._call(self._producer.begin_transaction)
-        for place, record in records:
-            self._produce(place, record)
+        for record in records:
+            self._produce(record)
         self._call(self._producer.flush, CALL_TIMEOUT_S)
         if self._failed:
             self._call(self._producer.abort_transaction, CALL_TIMEOUT_S)
@@ -101,19 +112,19 @@ class RepairSender:
         self._call(self._producer.send_offsets_to_transaction, [offset], group, CALL_TIMEOUT_S)
         self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
 
-    def _produce(self, place: RecordPosition, record: TopicRecord) -> None:
+    def _produce(self, outgoing: OutgoingRecord) -> None:
         """Send a record into its own partition; one of another topic into that of its key, as Java's clients do."""
-        headers: list[tuple[str, Any]] = [(name, value) for name, value in record.headers if name != REPLAY_HEADER]
+        record = outgoing.record
         while True:
             try:
                 self._producer.produce(
-                    place.target,
+                    outgoing.target,
                     record.value,
                     record.key,
-                    partition=record.partition if place.topic == place.target else PARTITION_UA,
+                    partition=record.partition if outgoing.keeps_partition else PARTITION_UA,
                     on_delivery=self._delivered,
                     timestamp=max(0, record.timestamp_ms),
-                    headers=[*headers, (REPLAY_HEADER, self._name.encode())],
+                    headers=outgoing.headers,
                 )
             except BufferError:
                 self._producer.poll(0.1)

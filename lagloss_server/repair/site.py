@@ -93,7 +93,7 @@ def find_site(definition: Definition, place: Place, from_topic: str | None) -> R
     """Return the site of a place, by the definition's taps; `from_topic`: the topic that the records are in.
 
     Raises:
-        UsageError: no topic is named, or its records cannot be sent again.
+        UsageError: no topic is named, or it is not the only one.
     """
     graph = definition.graph
     node = receiver_of(place)
@@ -104,14 +104,7 @@ def find_site(definition: Definition, place: Place, from_topic: str | None) -> R
     specs = {spec.name: spec for spec in definition.spec.nodes}
     spec = specs.get(node) or specs.get(node.removesuffix(AFTER))
     cluster = taps[0].cluster if taps else spec.input_cluster if spec is not None else ""
-    sources = tuple(_sources(definition, place, node, named, cluster, from_topic))
-    for source in sources:
-        if source.extraction.id.is_own_position:
-            raise UsageError(
-                detail=f"the id of a message in {source.topic} is its position there, so a record that is sent again"
-                " would be another message"
-            )
-    return RepairSite(place, cluster, sources)
+    return RepairSite(place, cluster, tuple(_sources(definition, place, node, named, cluster, from_topic)))
 
 
 def _sources(

@@ -9,8 +9,10 @@ import pytest
 from lagloss.errors import UsageError
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.place import Place
+from lagloss_server.repair.records import TopicRecord
 from lagloss_server.repair.site import HEADERS, find_site, not_idempotent, parse_place
 
+COPIED = [("lagloss-replay", b"earlier"), ("lagloss-id", b"orders/2/40")]
 SDK = """
 apiVersion: lagloss/v1
 kind: Pipeline
@@ -106,12 +108,30 @@ def test_records_of_another_topic_are_sent_into_the_topic_before_the_place() -> 
     assert (same.topic, same.target) == ("orders", "orders")
 
 
-def test_a_record_whose_position_is_its_id_cannot_be_sent_again() -> None:
+def test_a_copy_has_all_that_its_record_has_and_the_replays_name() -> None:
+    (source,) = site(tapped(), "link:a->b").sources
+    headers = [("lagloss-replay", b"earlier"), ("x", None), ("x", b"1"), ("lagloss-id", b"7")]
+    record = TopicRecord(2, 40, 0, b"key", b"value", headers)
+    assert record.headers_to_send("orders", source.extraction, "repair-1") == [
+        *headers[1:],
+        ("lagloss-replay", b"repair-1"),
+    ]
+
+
+def test_a_copy_of_a_record_whose_position_is_its_id_names_that_position() -> None:
     text = TAPPED.replace("id: $.id", "id: partition-offset").replace("'header:id'", "'partition-offset(header:from)'")
-    text = text.replace("dead: {topic: orders-dead}", "")
-    with pytest.raises(UsageError, match="would be another message"):
-        site(parse_definition(text), "link:a->b")
-    assert site(parse_definition(text), "link:b->c").targets == ("enriched",)
+    definition = parse_definition(text.replace("dead: {topic: orders-dead}", ""))
+    (first,), (later,) = (site(definition, at).sources for at in ("link:a->b", "link:b->c"))
+    original, copied = TopicRecord(2, 40, 0, None, None, []), TopicRecord(2, 90, 0, None, None, COPIED)
+    assert original.headers_to_send("orders", first.extraction, "repair-1") == [
+        ("lagloss-replay", b"repair-1"),
+        ("lagloss-id", b"orders/2/40"),
+    ]
+    assert copied.headers_to_send("orders", first.extraction, "repair-1") == [
+        COPIED[1],
+        ("lagloss-replay", b"repair-1"),
+    ]
+    assert original.headers_to_send("enriched", later.extraction, "repair-1") == [("lagloss-replay", b"repair-1")]
 
 
 @pytest.mark.parametrize(
