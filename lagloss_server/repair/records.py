@@ -119,7 +119,7 @@ class TopicRecords:
         if listed.error is not None:
             raise KafkaException(needs(listed.error, "DESCRIBE", f"topic {topic}"))
         places = (TopicPartition(topic, partition) for partition in sorted(listed.partitions))
-        marks = ((place.partition, self._consumer.get_watermark_offsets(place, TIMEOUT_S)) for place in places)
+        marks = ((place.partition, self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)) for place in places)
         return {partition: Watermarks(*pair) for partition, pair in marks}
 
     def offsets_at(self, topic: str, moment_ms: float, marks: Mapping[int, Watermarks]) -> dict[int, int]:

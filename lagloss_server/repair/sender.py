@@ -92,7 +92,7 @@ class RepairSender:
         """Shut out every other sender of the repair, and return how far it came; None if nothing was ever committed, or
         that is forgotten."""
         self._call(self._producer.init_transactions, CALL_TIMEOUT_S)
-        (place,) = self._consumer.committed([self._place], CALL_TIMEOUT_S)
+        (place,) = self._consumer.committed([self._place], timeout=CALL_TIMEOUT_S)
         if place.error is not None:
             raise KafkaException(needs(place.error, "READ", f"group lagloss-{self._name}"))
         return place.offset if place.offset >= 0 else None

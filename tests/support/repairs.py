@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import select
 
@@ -106,8 +106,7 @@ class Chain:
         missing = {self.topic, f"{self.pipeline}-c"} - admin.list_topics(timeout=20).topics.keys()
         for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in sorted(missing)]).values():
             made.result(30)
-        self._a = self._stack.enter_context(KafkaNode(self.pipeline, "a", self.bootstrap, first=True))
-        self._producer = self._a.producer({"bootstrap.servers": self.bootstrap, **PRODUCER})
+        self._open()
         for node, topic in (("b", self.topic), ("c", f"{self.pipeline}-c")):
             thread = threading.Thread(target=self._follow, args=(node, topic))
             thread.start()
@@ -127,19 +126,19 @@ class Chain:
                 self._a.emitter.received(name, event_ms)
                 self._a.emitter.sent(name, event_ms)
                 continue
-            value = random.choice((None, b"", random.randbytes(random.randint(1, 400))))
-            key = random.choice((None, b"", name.encode()))
-            headers: list[tuple[str, str | bytes | None]] = [("kind", None), ("kind", b"\xff\x00"), ("seen", b"")]
-            while True:
-                try:
-                    self._producer.produce(
-                        self.topic, value, key, headers=headers, message_id=name, event_time_ms=event_ms
-                    )
-                except BufferError:
-                    self._producer.poll(0.1)
-                else:
-                    break
+            self._send_one(name, event_ms, random)
+            self._producer.poll(0)
         assert self._producer.flush(30) == 0
+
+    def _open(self) -> None:
+        self._a = self._stack.enter_context(KafkaNode(self.pipeline, "a", self.bootstrap, first=True))
+        self._producer: Any = self._a.producer({"bootstrap.servers": self.bootstrap, **PRODUCER})
+
+    def _send_one(self, name: str, event_ms: int, random: Random) -> None:
+        value = random.choice((None, b"", random.randbytes(random.randint(1, 400))))
+        key = random.choice((None, b"", name.encode()))
+        headers: list[tuple[str, str | bytes | None]] = [("kind", None), ("kind", b"\xff\x00"), ("seen", b"")]
+        self._producer.produce(self.topic, value, key, headers=headers, message_id=name, event_time_ms=event_ms)
 
     def _follow(self, node: str, topic: str) -> None:
         passed, skipped = (f"link a->{node}", f"node {node}") if node == "b" else ("link b->c", "node c")
@@ -202,6 +201,65 @@ class Chain:
         return ["repair", self.pipeline, *span, "--at", f"{kind}:{name}", "--from-topic", self.input_of(place), *words]
 
 
+@dataclass
+class TappedChain(Chain):
+    """The same of services without the SDK, seen by taps: a message that b has committed and not passed on is lost at
+    its node. They hand the header of a replay on."""
+
+    @property
+    def definition(self) -> str:
+        return f"""
+            apiVersion: lagloss/v1
+            kind: Pipeline
+            metadata: {{name: {self.pipeline}}}
+            spec:
+              grace: 1s
+              lookback: 30m
+              nodes:
+                - {{name: a, to: [b], taps: {{out: {{topic: {self.topic}, id: $.id, eventTime: $.at}}}}}}
+                - name: b
+                  to: [c]
+                  idempotent: true
+                  taps: {{in: {{group: {self.pipeline}-b}}, out: {{topic: {self.pipeline}-c}}}}
+                - {{name: c, idempotent: true, taps: {{in: {{group: {self.pipeline}-c}}}}}}
+        """
+
+    def command(self, place: str, windows: int, *words: str) -> list[str]:
+        """Without the topic, which the definition names."""
+        whole = super().command(place, windows, *words)
+        at = whole.index("--from-topic")
+        return whole[:at] + whole[at + 2 :]
+
+    def _open(self) -> None:
+        self._producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, **PRODUCER})
+
+    def _send_one(self, name: str, event_ms: int, random: Random) -> None:
+        value = json.dumps({"id": name, "at": event_ms, "more": "x" * random.randint(0, 300)}).encode()
+        self._producer.produce(self.topic, value, random.choice((None, name.encode())), headers=[("kind", None)])
+
+    def _follow(self, node: str, topic: str) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, **PRODUCER})
+        group = {"group.id": f"{self.pipeline}-{node}", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed", "log_level": 0, **group}
+        )
+        consumer.subscribe([topic])
+        while not self._over.is_set():
+            messages = [message for message in consumer.consume(500, 0.2) if message.error() is None]
+            for message in messages:
+                name = json.loads(message.value() or b"{}")["id"]
+                replay = dict(headers_of(message) or ()).get(REPLAY)
+                self.received[node, name, replay and replay.decode()] += 1
+                is_lost = replay is None and self.fates.get(name) == f"node {node}"
+                if node == "b" and name in self.fates and not is_lost:
+                    headers = [] if replay is None else [(REPLAY, replay)]
+                    producer.produce(f"{self.pipeline}-c", message.value(), message.key(), headers=headers)
+            if messages:
+                assert producer.flush(30) == 0
+                consumer.commit(asynchronous=False)
+        consumer.close()
+
+
 @dataclass(frozen=True)
 class Copy:
     """A record as the ledger has it."""
@@ -239,9 +297,10 @@ def committed(bootstrap: str, topic: str) -> list[Copy]:
             headers = tuple(headers_of(message) or ())
             named = dict(headers)
             replay = named[REPLAY].decode() if REPLAY in named else None
+            name = named["lagloss-id"].decode() if "lagloss-id" in named else json.loads(message.value() or b"")["id"]
             copies.append(
                 Copy(
-                    named["lagloss-id"].decode(),
+                    name,
                     replay,
                     message.partition() or 0,
                     message.timestamp()[1],
@@ -251,6 +310,24 @@ def committed(bootstrap: str, topic: str) -> list[Copy]:
                 )
             )
     return copies
+
+
+def copy_topic(bootstrap: str, topic: str, into: str) -> None:
+    """Copy all records of a topic, as a backup does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(into, PARTITIONS, 1)])[into].result(30)
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **PRODUCER})
+    for copy in committed(bootstrap, topic):
+        producer.produce(into, copy.value, copy.key, timestamp=copy.timestamp_ms, headers=list(copy.headers))
+    assert producer.flush(30) == 0
+
+
+def delete_records(bootstrap: str, topic: str) -> None:
+    """Delete all records of a topic, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    ends = [TopicPartition(topic, number, -1) for number in range(PARTITIONS)]
+    for deleted in admin.delete_records(ends).values():
+        deleted.result(30)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,15 @@ the first, LAGLOSS_REPAIR_MOST how many messages one loses at most, LAGLOSS_REPA
 from __future__ import annotations
 
 import os
+import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -20,10 +23,25 @@ from pyspark.sql import SparkSession
 
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.ops.processes import choose_port, spawn, terminate
+from lagloss_server.repair.ledger import RepairLedger, RepairRequest
 from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.store import Store
-from tests.support.closers import driven
-from tests.support.repairs import GONE, NOWHERE, PLACES, POINTS, Chain, Ended, Repairer, closing_all, committed
+from tests.support.closers import driven, wait_until
+from tests.support.repairs import (
+    GONE,
+    NOWHERE,
+    PLACES,
+    POINTS,
+    Chain,
+    Ended,
+    Repairer,
+    TappedChain,
+    closing_all,
+    committed,
+    copy_topic,
+    delete_records,
+)
 
 COUNT = int(os.environ.get("LAGLOSS_REPAIR_HISTORIES", "4"))
 FIRST_SEED = int(os.environ.get("LAGLOSS_REPAIR_SEED", "1"))
@@ -31,6 +49,17 @@ MOST = int(os.environ.get("LAGLOSS_REPAIR_MOST", "60"))
 AT_ONCE = int(os.environ.get("LAGLOSS_REPAIR_AT_ONCE", "8"))
 MINUTES_AGO = 5
 WINDOWS = 2
+
+
+@contextmanager
+def tapping(environment: dict[str, str], folder: Path) -> Iterator[None]:
+    """A process of the taps."""
+    port = {"LAGLOSS_TAPS_PORT": str(choose_port("the taps"))}
+    process = spawn([sys.executable, "-m", "taps"], folder / "taps.log", env={**environment, **port})
+    try:
+        yield
+    finally:
+        terminate(process, 20)
 
 
 @dataclass(frozen=True)
@@ -41,11 +70,11 @@ class World:
     bootstrap: str
     repairer: Repairer
 
-    def chain(self, word: str, fates: dict[str, str], topic: str = "") -> Chain:
+    def chain(self, word: str, fates: dict[str, str], topic: str = "", kind: type[Chain] = Chain) -> Chain:
         """A running pipeline, defined."""
         start_s = int(time.time()) // 60 * 60 - 60 * MINUTES_AGO
-        chain = Chain(self.bootstrap, f"{word}-{uuid.uuid4().hex[:6]}", start_s, fates, topic)
-        self.store.apply(parse_definition(chain.definition), 0)
+        chain = kind(self.bootstrap, f"{word}-{uuid.uuid4().hex[:6]}", start_s, fates, topic)
+        self.store.apply(parse_definition(chain.definition), None if kind is TappedChain else 0)
         chain.start()
         return chain
 
@@ -57,8 +86,13 @@ def world(
     create_topics(kafka_bootstrap)
     store = Store(module_database_url)
     make_days_ahead(store.engine, time.time())
-    with driven(spark, kafka_bootstrap, store, BEACONS, REPORTS) as parts, closing_all(parts):
-        folder = tmp_path_factory.mktemp("repairers")
+    folder = tmp_path_factory.mktemp("repairers")
+    servers = {"LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap, "LAGLOSS_DATABASE_URL": module_database_url}
+    with (
+        driven(spark, kafka_bootstrap, store, BEACONS, REPORTS) as parts,
+        closing_all(parts),
+        tapping({**servers, "LAGLOSS_DATA_DIR": str(folder)}, folder),
+    ):
         yield World(store, kafka_bootstrap, Repairer(kafka_bootstrap, module_database_url, folder))
     store.close()
 
@@ -158,3 +192,86 @@ def live(world: World, seed: int) -> None:
     finally:
         for chain in chains:
             chain.close()
+
+
+@pytest.mark.timeout(240)
+def test_records_of_tapped_services_are_found_by_the_taps_expressions(world: World) -> None:
+    random, place = Random(3), "node b"
+    fates = {f"lost-{number}": place for number in range(20)} | {f"fine-{number}": NOWHERE for number in range(15)}
+    chain = world.chain("tapped", fates, kind=TappedChain)
+    try:
+        chain.send(WINDOWS, random)
+        chain.wait_for_losses(world.store, WINDOWS)
+        ended = world.repairer.run(chain.command(place, WINDOWS), "RepairSender.commit_transaction after")
+        assert ended.code == -9
+        ended = world.repairer.run(chain.command(place, WINDOWS))
+        assert ended.code == 0, ended
+        check(world, chain, place, ended)
+    finally:
+        chain.close()
+
+
+@pytest.mark.timeout(240)
+def test_what_retention_has_taken_is_gone_unless_another_topic_has_it(world: World) -> None:
+    random, place = Random(4), "node b"
+    chain = world.chain("kept", {f"lost-{number}": place for number in range(5)}, kind=TappedChain)
+    backup = f"{chain.pipeline}-backup"
+    try:
+        chain.send(WINDOWS, random)
+        chain.wait_for_losses(world.store, WINDOWS)
+        copy_topic(world.bootstrap, chain.topic, backup)
+        delete_records(world.bootstrap, chain.topic)
+        names = sorted(chain.fates)
+        gone = world.repairer.run(chain.command(place, WINDOWS))
+        assert gone.document is not None
+        assert (gone.code, gone.document["gone"], sorted(gone.document["gone_ids"])) == (4, 5, names)
+        ended = world.repairer.run([*chain.command(place, WINDOWS), "--from-topic", backup])
+        assert ended.document is not None
+        assert (ended.code, ended.document["sent"], ended.document["topic"]) == (0, 5, chain.topic)
+        sent = committed(world.bootstrap, chain.topic)
+        assert sorted(copy.message_id for copy in sent) == names
+    finally:
+        chain.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_node_that_may_do_a_thing_twice_has_to_be_allowed(world: World) -> None:
+    chain = world.chain("twice", {"lost": "link a->b", "fine": NOWHERE})
+    world.store.apply(parse_definition(chain.definition.replace("name: c, idempotent: true", "name: c")))
+    try:
+        chain.send(1, Random(5))
+        chain.wait_for_losses(world.store, 1)
+        assert world.repairer.run(chain.command("link a->b", 1)) == Ended(2, None)
+        assert world.repairer.run(chain.command("link a->b", 1, "--dry-run")).code == 0
+        wrong = world.repairer.run(["repair", chain.pipeline, "--window", "-5m", "--at", "link:a->c"])
+        assert wrong == Ended(2, None)
+        ended = world.repairer.run(chain.command("link a->b", 1, "--i-know"))
+        assert (ended.code, ended.document and ended.document["arrived"]) == (0, 1)
+    finally:
+        chain.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_repair_stops_when_told_and_goes_on_with_the_same_command(world: World) -> None:
+    place = "link a->b"
+    chain = world.chain("slow", {f"lost-{number}": place for number in range(12)})
+    try:
+        chain.send(1, Random(6))
+        chain.wait_for_losses(world.store, 1)
+        waiting = world.repairer.start(chain.command(place, 1, "--rate", "1"))
+        request = RepairRequest(chain.pipeline, place, chain.start_s, chain.start_s + 60, with_perhaps=False)
+        ledger = RepairLedger(world.store.engine)
+        wait_until(lambda: (stored := ledger.find(request)) and stored.position, 60, "for the first record")
+        found = ledger.find(request)
+        assert found is not None
+        assert world.repairer.run(["repair", "--stop", found.name]).code == 0
+        stopped = waiting()
+        assert stopped.document is not None
+        assert (stopped.code, stopped.document["state"]) == (1, "stopped")
+        assert "stopped by" in stopped.document["stop_reason"]
+        assert 0 < stopped.document["sent"] < 12
+        ended = world.repairer.run(chain.command(place, 1, "--rate", "500"))
+        assert ended.code == 0
+        check(world, chain, place, ended)
+    finally:
+        chain.close()
