@@ -76,7 +76,7 @@ def repair(
 
     timeout_s = _seconds(timeout)
     from_s = window_start_of(parse_time_s(window) * 1_000)
-    to_s = from_s + WINDOW_S if to is None else ceil(parse_time_s(to))
+    to_s = from_s + WINDOW_S if to is None else ceil(parse_time_s(to) / WINDOW_S) * WINDOW_S
     if to_s <= from_s:
         raise UsageError(detail="--to: expected a time after the start of --window")
     bootstrap = settings.require_kafka()
@@ -97,6 +97,8 @@ def repair(
             rate=rate,
             say=say,
         )
+        if prepared.stored is not None and prepared.stored.state != "finished":
+            typer.echo(f"Goes on with {prepared.stored.name}, which is not finished.", err=True)
         if prepared.open_windows:
             typer.echo(f"{prepared.open_windows} windows of the range are not closed yet: they are left out", err=True)
         if dry_run:

@@ -147,9 +147,10 @@ class RepairLedger:
         self._engine = engine
 
     def find(self, request: RepairRequest) -> StoredRepair | None:
-        """Return the newest repair of a request; None if there is none."""
+        """Return the unfinished repair of the place that has some of the windows, else the newest repair of exactly
+        this request; None if there is none. (Times that are typed as `-15m` are others a minute later.)"""
         with self._engine.connect() as connection:
-            return _newest(connection, request)
+            return _newest(connection, request, is_open=True) or _newest(connection, request)
 
     def get(self, repair_id: str) -> StoredRepair:
         """Return a repair by its id, or its name.
@@ -289,14 +290,15 @@ class RepairLedger:
         return self.get(repair.id)
 
 
-def _newest(connection: Connection, request: RepairRequest) -> StoredRepair | None:
-    same = (
-        _repair.c.pipeline == request.pipeline,
-        _repair.c.place == request.place,
-        _repair.c.from_window == request.from_s,
-        _repair.c.to_window == request.to_s,
-        _repair.c.with_perhaps == request.with_perhaps,
-    )
+def _newest(connection: Connection, request: RepairRequest, *, is_open: bool = False) -> StoredRepair | None:
+    """Return the newest repair of a request, or one that is not finished and has some of its windows."""
+    same = [_repair.c.pipeline == request.pipeline, _repair.c.place == request.place]
+    if is_open:
+        same += [_repair.c.from_window < request.to_s, _repair.c.to_window > request.from_s]
+        same.append(_repair.c.state != "finished")
+    else:
+        same += [_repair.c.from_window == request.from_s, _repair.c.to_window == request.to_s]
+        same.append(_repair.c.with_perhaps == request.with_perhaps)
     row = connection.execute(select(_repair).where(*same).order_by(_repair.c.created_at.desc()).limit(1)).one_or_none()
     return None if row is None else StoredRepair.of(row)
 
