@@ -15,6 +15,7 @@ from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import WINDOW_S, OffsetRange
 from lagloss_server.base import format as fmt
 from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.extraction import BROKEN_HEADERS
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.repair import plan as plans
 from lagloss_server.repair.arrivals import Arrivals, came_meanwhile, count_lost_again, count_lost_since
@@ -61,7 +62,7 @@ class RepairRun:
     def __init__(self, store: Store, bootstrap: str, repair: StoredRepair, options: RunOptions) -> None:
         self._store, self._bootstrap, self._repair, self._options = store, bootstrap, repair, options
         self._ledger = RepairLedger(store.engine)
-        self._messages = {planned.position: planned for planned in self._ledger.messages(repair.id)}
+        self._messages = self._read_messages()
         self._runner: str | None = None
         self._looked_at = self._rechecked_at = 0.0
         self._lost_before = 0
@@ -96,7 +97,10 @@ class RepairRun:
         self._extractions = {source.topic: source.extraction for source in repair.plan.sources}
         self._extractors = {source.topic: self._records.extractor(source) for source in repair.plan.sources}
         with RepairSender(cluster, repair.id, repair.name, repair.plan.topics[0]) as sender:
-            position = self._resume(sender.begin())
+            committed = sender.begin()
+            # only now: until then another process could go on with it
+            self._repair, self._messages = self._ledger.get(repair.id), self._read_messages()
+            position = self._resume(committed)
             since_s = (int(time.time()) // WINDOW_S + 1) * WINDOW_S  # losses of this minute can be older than this run
             self._lost_before = self._count_lost_again()
             size = plans.batch_size(options.rate)
@@ -162,11 +166,14 @@ class RepairRun:
 
     def _read(self, waiting: Mapping[RecordPosition, PlannedMessage]) -> dict[RecordPosition, TopicRecord]:
         """Return the records at these positions that still are those of the messages."""
+        read = self._records.read_at(waiting.keys())
         records: dict[RecordPosition, TopicRecord] = {}
-        for place, record in self._records.read_at(waiting.keys()).items():
-            keys = [key for _, key in with_keys(self._extractors[place.topic], [record])]
-            if keys == [waiting[place].message.key]:
-                records[place] = record
+        for topic, extractor in self._extractors.items():
+            places = {(place.partition, place.offset): place for place in read if place.topic == topic}
+            for record, key in with_keys(extractor, [read[place] for place in places.values()]) if places else ():
+                place = places[record.partition, record.offset]
+                if waiting[place].message.key == key and record.headers is not BROKEN_HEADERS:
+                    records[place] = record
         return records
 
     def _pause(self, due: float, since_s: float) -> None:
@@ -260,6 +267,9 @@ class RepairRun:
         return document
 
     # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _read_messages(self) -> dict[int, PlannedMessage]:
+        return {planned.position: planned for planned in self._ledger.messages(self._repair.id)}
 
     def _ordered(self) -> list[PlannedMessage]:
         return [self._messages[position] for position in sorted(self._messages)]
