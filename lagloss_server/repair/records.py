@@ -153,7 +153,8 @@ class TopicRecords:
             self._consumer.unassign()
 
     def _read_layer(self, topic: str, layer: dict[int, OffsetRange]) -> Generator[list[TopicRecord]]:
-        self._consumer.assign([TopicPartition(topic, item.partition, item.first) for item in layer.values()])
+        places = [TopicPartition(topic, item.partition, item.first) for item in layer.values()]
+        self._consumer.incremental_assign(places)
         heard, reached = time.monotonic(), {partition: item.first for partition, item in layer.items()}
         while layer:
             batch: list[TopicRecord] = []
@@ -178,7 +179,7 @@ class TopicRecords:
                     raise KafkaException(needs(trouble, "READ", f"topic {topic}"))
                 if is_over:
                     del layer[partition]
-                    self._consumer.pause([TopicPartition(topic, partition)])
+                    self._consumer.incremental_unassign([TopicPartition(topic, partition)])
             if batch:
                 yield batch
             elif time.monotonic() - heard > STALLED_S:

@@ -312,10 +312,15 @@ def committed(bootstrap: str, topic: str) -> list[Copy]:
     return copies
 
 
+def make_topic(bootstrap: str, topic: str) -> None:
+    """Create a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+
+
 def copy_topic(bootstrap: str, topic: str, into: str) -> None:
     """Copy all records of a topic, as a backup does."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(into, PARTITIONS, 1)])[into].result(30)
+    make_topic(bootstrap, into)
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, **PRODUCER})
     for copy in committed(bootstrap, topic):
         producer.produce(into, copy.value, copy.key, timestamp=copy.timestamp_ms, headers=list(copy.headers))

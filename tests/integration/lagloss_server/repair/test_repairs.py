@@ -24,7 +24,9 @@ from pyspark.sql import SparkSession
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.processes import choose_port, spawn, terminate
-from lagloss_server.repair.ledger import RepairLedger, RepairRequest
+from lagloss_server.repair.ledger import RepairLedger, RepairRequest, TakenOver
+from lagloss_server.repair.records import TopicRecord
+from lagloss_server.repair.sender import OutgoingRecord, RepairSender
 from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.store import Store
 from tests.support.closers import driven, wait_until
@@ -41,6 +43,7 @@ from tests.support.repairs import (
     committed,
     copy_topic,
     delete_records,
+    make_topic,
 )
 
 COUNT = int(os.environ.get("LAGLOSS_REPAIR_HISTORIES", "4"))
@@ -95,6 +98,29 @@ def world(
     ):
         yield World(store, kafka_bootstrap, Repairer(kafka_bootstrap, module_database_url, folder))
     store.close()
+
+
+def test_the_position_is_committed_with_the_records_and_the_sender_before_is_shut_out(kafka_bootstrap: str) -> None:
+    topic, repair_id = f"orders-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:16]
+    make_topic(kafka_bootstrap, topic)
+    record = TopicRecord(1, 0, int(time.time() * 1_000), b"k", None, [("lagloss-id", b"a")])
+
+    def sender() -> RepairSender:
+        return RepairSender(kafka_bootstrap, repair_id, f"repair-{repair_id}", topic)
+
+    outgoing = OutgoingRecord(topic, record, list(record.headers), keeps_partition=True)
+    with sender() as first:
+        assert first.begin() is None
+        first.send([outgoing, outgoing], 2)
+        first.send([outgoing], 7)
+        with sender() as second:
+            assert second.begin() == 7
+            with pytest.raises(TakenOver, match=repair_id):
+                first.send([outgoing], 8)
+            second.send([], 9)
+    with sender() as third:
+        assert third.begin() == 9
+    assert len(committed(kafka_bootstrap, topic)) == 3
 
 
 def fates_of(random: Random, place: str, lost: int, prefix: str = "") -> dict[str, str]:
