@@ -72,7 +72,7 @@ class NamedMessageDocument(TypedDict):
     trace_url: NotRequired[str]
 
 
-class RecordPlace(NamedTuple):
+class LocatedRecord(NamedTuple):
     """Where the record of a message is in Kafka."""
 
     topic: str
@@ -105,7 +105,7 @@ class NamedMessage:
     emitter: bytes | None = None
     host: str | None = None
     trace: TraceContext | None = None
-    record: RecordPlace | None = None
+    record: LocatedRecord | None = None
 
     def document(self, links: TraceLinks = NO_LINKS) -> NamedMessageDocument:
         """Return the fields of `COLUMNS`, the id as it was sent, and the trace's address if it is known."""
@@ -154,7 +154,7 @@ class KeptMessages:
     picked: PickedMessages
     hosts: Mapping[bytes, str] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    records: Mapping[int, RecordPlace] = field(default_factory=dict)
+    records: Mapping[int, LocatedRecord] = field(default_factory=dict)
     origins: frozenset[str] = frozenset()
 
     def placed(self, message: NamedMessage) -> NamedMessage:
@@ -162,7 +162,7 @@ class KeptMessages:
         record = self.records.get(message.id_hash)
         parts = (message.message_id or "").split("/")
         if record is None and len(parts) == 3 and parts[0] in self.origins:
-            record = RecordPlace(parts[0], int(parts[1]), int(parts[2]))
+            record = LocatedRecord(parts[0], int(parts[1]), int(parts[2]))
         return message if record is None else replace(message, record=record)
 
     def named(self, what: What) -> list[NamedMessage]:
@@ -203,13 +203,13 @@ def read_kept(store: Store, pipeline: str, window_start_s: int) -> KeptMessages:
     return KeptMessages(window_start_s, missing, picked, hosts_of, counts, records, origins)
 
 
-def _records(connection: Connection, pipeline: str, window_start_s: int) -> dict[int, RecordPlace]:
+def _records(connection: Connection, pipeline: str, window_start_s: int) -> dict[int, LocatedRecord]:
     """Return by id where repairs have located records of a window."""
     table = tables.table_of(RepairMessageRow)
     row = table.c
     is_known = row.pipeline == pipeline, row.window_start == window_start_s, row.topic.is_not(None)
     rows = connection.execute(select(table).where(*is_known).order_by(row.repair, row.position))
-    return {row.id_hash % (1 << 64): RecordPlace(row.topic, row.topic_partition, row.topic_offset) for row in rows}
+    return {row.id_hash % (1 << 64): LocatedRecord(row.topic, row.topic_partition, row.topic_offset) for row in rows}
 
 
 def _origins(store: Store, pipeline: str, window_start_s: int) -> frozenset[str]:

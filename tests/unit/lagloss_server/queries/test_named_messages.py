@@ -19,7 +19,7 @@ from lagloss_server.judging.picked import SEEN_MS
 from lagloss_server.model.place import Place
 from lagloss_server.queries.export import WindowExport, file_name
 from lagloss_server.queries.logged_messages import logged_messages
-from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMessage, RecordPlace, of_kind
+from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, LocatedRecord, NamedMessage, of_kind
 from lagloss_server.store.store import MissingMessage
 from tests.support.faulty_worlds import START_S, FaultyWorld, Harm, faulty_world, presence_of
 
@@ -158,7 +158,7 @@ def test_where_a_record_is_follows_from_a_repair_or_from_an_id_that_is_its_posit
     assert kept.placed(message).record is None
     assert kept.placed(replace(message, message_id="orders/3/1841")).record == ("orders", 3, 1841)
     assert kept.placed(replace(message, message_id="others/3/1841")).record is None
-    located = replace(kept, records={message.id_hash: RecordPlace("orders", 1, 7)}).placed(message)
+    located = replace(kept, records={message.id_hash: LocatedRecord("orders", 1, 7)}).placed(message)
     assert [located.document()[name] for name in ("topic", "partition", "offset")] == ["orders", 1, 7]  # type: ignore[literal-required]
     assert located.cells()[-3:] == ["orders", 1, 7]
 
