@@ -10,13 +10,15 @@ from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.topics import BEACONS
 from lagloss.errors import UsageError
 from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.groups.cluster_groups import read_cluster_groups
+from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.repair.ledger import RepairLedger, RepairPlan, RepairRequest, StoredRepair
 from lagloss_server.repair.lost import read_lost
 from lagloss_server.repair.plan import PlannedMessage, default_rate, order
 from lagloss_server.repair.records import TopicRecords
-from lagloss_server.repair.site import find_site, not_idempotent, parse_place, receiver_of
+from lagloss_server.repair.site import find_site, input_of, not_idempotent, parse_place, receiver_of
 from lagloss_server.store.store import Store
 
 Say = Callable[[str], None]
@@ -88,7 +90,7 @@ def prepare(
         return _stored(ledger, stored, undeclared, None, rate, bootstrap)
     if not lost.windows:
         raise NotEnoughData(detail=f"{pipeline} has no closed window from {rfc3339(from_s)} to {rfc3339(to_s)}.")
-    site = find_site(definition, place, from_topic)
+    site = find_site(definition, place, from_topic, _read_topics(store, definition, receiver_of(place)))
     with closing(TopicRecords(cluster_of(site.cluster, bootstrap), site.cluster)) as records:
         positions = records.locate(site.sources, messages, say)
         ends = {
@@ -106,6 +108,15 @@ def prepare(
         unnamed=lost.unnamed,
         open_windows=lost.open_windows,
     )
+
+
+def _read_topics(store: Store, definition: Definition, node: str) -> list[str]:
+    """Return the topics that a node's consumer group was last seen to read."""
+    cluster, group = input_of(definition, node)
+    with store.engine.connect() as connection:
+        readings = read_cluster_groups(connection) if group is not None else []
+    groups = [reading.group for reading in readings]
+    return [lag.topic for own in groups if (own.cluster, own.group) == (cluster, group) for lag in own.topics]
 
 
 def cluster_of(name: str, bootstrap: str) -> Cluster:

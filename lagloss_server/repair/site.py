@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -89,8 +89,18 @@ def receiver_of(place: Place) -> str:
     return ends_of(place.name)[1] if place.kind == "link" else place.name
 
 
-def find_site(definition: Definition, place: Place, from_topic: str | None) -> RepairSite:
-    """Return the site of a place, by the definition's taps; `from_topic`: the topic that the records are in.
+def input_of(definition: Definition, node: str) -> tuple[str, str | None]:
+    """Return the cluster and the consumer group that a node of the graph reads in, as far as it declares them."""
+    specs = {spec.name: spec for spec in definition.spec.nodes}
+    spec = specs.get(node) or specs.get(node.removesuffix(AFTER))
+    return ("", None) if spec is None else (spec.input_cluster, spec.input)
+
+
+def find_site(
+    definition: Definition, place: Place, from_topic: str | None, read_topics: Sequence[str] = ()
+) -> RepairSite:
+    """Return the site of a place, by the definition's taps; `from_topic`: the topic that the records are in;
+    `read_topics`: that the node's group was seen to read, for the error alone.
 
     Raises:
         UsageError: no topic is named, or it is not the only one.
@@ -101,9 +111,13 @@ def find_site(definition: Definition, place: Place, from_topic: str | None) -> R
     if len({tap.cluster for tap in taps}) > 1:
         raise UsageError(detail=f"the topics before {place} are on several clusters, which a repair cannot send into")
     named = {tap.topic: tap.extraction for tap in taps}
-    specs = {spec.name: spec for spec in definition.spec.nodes}
-    spec = specs.get(node) or specs.get(node.removesuffix(AFTER))
-    cluster = taps[0].cluster if taps else spec.input_cluster if spec is not None else ""
+    if from_topic is None and not named:
+        seen = f"; its consumer group reads {', '.join(read_topics)}" if read_topics else ""
+        raise UsageError(
+            detail=f"the definition of {definition.name} does not name the topic that {node} reads; name it with"
+            f" --from-topic{seen}"
+        )
+    cluster = taps[0].cluster if taps else input_of(definition, node)[0]
     return RepairSite(place, cluster, tuple(_sources(definition, place, node, named, cluster, from_topic)))
 
 
@@ -115,11 +129,6 @@ def _sources(
     cluster: str,
     from_topic: str | None,
 ) -> Iterable[RecordSource]:
-    if from_topic is None and not named:
-        raise UsageError(
-            detail=f"the definition of {definition.name} does not name the topic that {node} reads; name it with"
-            " --from-topic"
-        )
     if from_topic is None or from_topic in named:
         chosen = named if from_topic is None else {from_topic: named[from_topic]}
         yield from (RecordSource(topic, extraction, topic) for topic, extraction in chosen.items())

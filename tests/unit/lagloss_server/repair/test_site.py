@@ -75,6 +75,8 @@ def test_an_unknown_place_is_answered_with_those_there_are(text: str) -> None:
 def test_a_node_with_the_sdk_needs_the_topic_by_name_and_has_ids_in_headers() -> None:
     with pytest.raises(UsageError, match="does not name the topic that b reads; name it with --from-topic"):
         site(sdk(), "link:a->b")
+    with pytest.raises(UsageError, match="--from-topic; its consumer group reads orders, more"):
+        find_site(sdk(), parse_place("link:a->b", sdk().graph), None, ["orders", "more"])
     named = site(sdk(), "link:a->b", "orders")
     assert [(source.topic, source.target, source.extraction) for source in named.sources] == [
         ("orders", "orders", HEADERS)
