@@ -58,7 +58,8 @@ class RepairSender:
     def __init__(self, cluster: Cluster, repair_id: str, name: str, topic: str) -> None:
         self._id, self._name = repair_id, name
         group = f"lagloss-{name}"
-        common = {"log_level": 0}
+        # without a callback, a fatal error would be raised in the midst of another one's
+        common = {"log_level": 0, "error_cb": lambda _error: None}
         connection = KafkaConnection.of(cluster)
         self._failed: list[KafkaError] = []
         self._place = TopicPartition(topic, 0)

@@ -26,7 +26,7 @@ from sqlalchemy import select
 
 from aggregator.clock import Catchup
 from lagloss.broker.headers import headers_of
-from lagloss.identity import Carrier, Identity, from_headers
+from lagloss.identity import Carrier, Identity, from_headers, replay_of
 from lagloss.kafka import KafkaNode
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.schema import core as tables
@@ -146,15 +146,16 @@ class Chain:
         def identity(carrier: Carrier) -> Identity | None:
             message = from_headers(carrier)
             is_ours = message is not None and message.message_id in self.fates
-            is_lost = message is not None and message.replay is None and self.fates.get(message.message_id) == passed
+            is_live = replay_of(carrier.headers) is None
+            is_lost = message is not None and is_live and self.fates.get(message.message_id) == passed
             return message if is_ours and not is_lost else None
 
         group = {"group.id": f"{self.pipeline}-{node}", "auto.offset.reset": "earliest"}
         with KafkaNode(self.pipeline, node, self.bootstrap, identity=identity) as kafka:
             producer = kafka.producer({"bootstrap.servers": self.bootstrap, **PRODUCER})
-            consumer = kafka.consumer(
-                {"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed", "log_level": 0, **group}
-            )
+            # without ends of partitions, a lane stands before the marker of a repair's last transaction
+            ends = {"isolation.level": "read_committed", "enable.partition.eof": True}
+            consumer = kafka.consumer({"bootstrap.servers": self.bootstrap, "log_level": 0, **ends, **group})
             consumer.subscribe([topic])
             while not self._over.is_set():
                 message = consumer.poll(0.2)
@@ -367,7 +368,7 @@ class Repairer:
         process.start()
 
         def end() -> Ended:
-            process.join(180)
+            process.join(100)
             if process.exitcode is None:
                 process.kill()
                 process.join()
