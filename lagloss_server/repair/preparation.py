@@ -93,6 +93,8 @@ def prepare(
     site = find_site(definition, place, from_topic, _read_topics(store, definition, receiver_of(place)))
     with closing(TopicRecords(cluster_of(site.cluster, bootstrap), site.cluster)) as records:
         positions = records.locate(site.sources, messages, say)
+        if stored is not None and not positions:  # what is still lost is gone
+            return _stored(ledger, stored, undeclared, None, rate, bootstrap)
         ends = {
             topic: {partition: marks.high for partition, marks in records.watermarks(topic).items()}
             for topic in site.targets
