@@ -1,6 +1,6 @@
 """Repairs of real pipelines, the repairer killed wherever it can be: what was lost is sent, and nothing else, once.
 
-LAGLOSS_REPAIR_HISTORIES is how many random histories are lived through (4 by default), LAGLOSS_REPAIR_SEED the seed of
+LAGLOSS_REPAIR_HISTORIES is how many random histories are lived through (2 by default), LAGLOSS_REPAIR_SEED the seed of
 the first, LAGLOSS_REPAIR_MOST how many messages one loses at most, LAGLOSS_REPAIR_AT_ONCE how many go on side by side.
 """
 
@@ -46,7 +46,7 @@ from tests.support.repairs import (
     make_topic,
 )
 
-COUNT = int(os.environ.get("LAGLOSS_REPAIR_HISTORIES", "4"))
+COUNT = int(os.environ.get("LAGLOSS_REPAIR_HISTORIES", "2"))
 FIRST_SEED = int(os.environ.get("LAGLOSS_REPAIR_SEED", "1"))
 MOST = int(os.environ.get("LAGLOSS_REPAIR_MOST", "60"))
 AT_ONCE = int(os.environ.get("LAGLOSS_REPAIR_AT_ONCE", "8"))
@@ -184,6 +184,7 @@ def test_a_repair_sends_what_is_lost_at_the_place_and_states_that_it_arrived(wor
         chain.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300 + 30 * COUNT)
 def test_a_repairer_that_is_killed_anywhere_sends_each_record_once(world: World) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -237,6 +238,7 @@ def test_records_of_tapped_services_are_found_by_the_taps_expressions(world: Wor
         chain.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_what_retention_has_taken_is_gone_unless_another_topic_has_it(world: World) -> None:
     random, place = Random(4), "node b"
@@ -260,6 +262,7 @@ def test_what_retention_has_taken_is_gone_unless_another_topic_has_it(world: Wor
         chain.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_node_that_may_do_a_thing_twice_has_to_be_allowed(world: World) -> None:
     chain = world.chain("twice", {"lost": "link a->b", "fine": NOWHERE})
@@ -277,6 +280,7 @@ def test_a_node_that_may_do_a_thing_twice_has_to_be_allowed(world: World) -> Non
         chain.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_repair_stops_when_told_and_goes_on_with_the_same_command(world: World) -> None:
     place = "link a->b"
