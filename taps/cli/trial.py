@@ -60,7 +60,7 @@ class Trial:
         for reason, rows in extracted.unreadable_rows.items():
             for row in rows.tolist():
                 reasons[row] = reason
-        counts = {reason: count for reason, (count, _) in extracted.unreadable.items()}
+        counts: dict[str, int] = {reason: count for reason, (count, _) in extracted.unreadable.items()}
         replays = {row: replay_in(value) for row, value in sample.records.with_header(REPLAY_HEADER).items()}
         return cls(extraction, ids, times, reasons, extracted.left_out, counts, replays)
 

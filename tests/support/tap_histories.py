@@ -240,6 +240,8 @@ class History:
     database_url: str
     seed: int
     reads_all: bool = True
+    names_all: bool = True
+    """False: more replays than blocks may name, so that an id is replayed once at most."""
     since_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000 // WINDOW_MS * WINDOW_MS - WINDOW_MS)
 
     def __post_init__(self) -> None:
@@ -263,7 +265,7 @@ class History:
         self._open: list[Truth] | None = None
         self.committer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group, "log_level": 0})
         self.records: list[Truth] = []
-        self._replayed: set[tuple[str | None, str]] = set()
+        self._replayed: set[tuple[str | None, str | None]] = set()
         self.invisible = 0
         self.number = 0
         self.committed: dict[int, int] = {}
@@ -335,6 +337,7 @@ class History:
                     truth = self.random.choice(before)
                     message_id, event_ms = truth.message_id, truth.event_ms
                     document = {"id": message_id, "at": event_ms}
+                replay = self.label(replay)
                 if (message_id, replay) in self._replayed:
                     continue
                 self._replayed.add((message_id, replay))
@@ -352,6 +355,10 @@ class History:
 
             producer.produce(self.topic, value, key, at, on_delivery=delivered, timestamp=stamp_ms, headers=headers)
         assert producer.flush(10) == 0
+
+    def label(self, replay: str | None) -> str | None:
+        """What a replay's name is compared as."""
+        return replay if self.names_all or replay is None else "named or not"
 
     def transact(self) -> None:
         """Begin a transaction, or end the open one."""
@@ -700,7 +707,7 @@ def _differences(
                 newest[key] = (report.seq, tally)
     dropped = sum(tally.dropped for _, tally in newest.values())
     plan_of = {
-        (block.checkpoint, id_, block.replay): seq >> SEQ_BITS
+        (block.checkpoint, id_, history.label(block.replay)): seq >> SEQ_BITS
         for seq, block in by_seq.items()
         for id_ in block.id_hash.tolist()
     }
@@ -715,7 +722,7 @@ def _differences(
         lags: dict[Sighting, float] = {}
         for block in by_seq.values():
             if block.checkpoint == checkpoint:
-                sightings = [(id_, block.replay) for id_ in block.id_hash.tolist()]
+                sightings = [(id_, history.label(block.replay)) for id_ in block.id_hash.tolist()]
                 found.update(sightings)
                 lags.update(zip(sightings, block.lag_ms.tolist(), strict=True))
         expected = {t.sighting: t for t in history.records if t.message_id and t.event_ms >= history.since_ms}
@@ -785,7 +792,7 @@ def _wrong_order(
 ) -> Iterator[str]:
     """Yield the records that are out of order by the definition and not by the blocks, or the other way round."""
     found = {
-        (int(block.id_hash[at]), block.replay)
+        (int(block.id_hash[at]), history.label(block.replay))
         for block in blocks
         if block.checkpoint == checkpoint and block.out_of_order
         for at in read_positions(block.out_of_order)

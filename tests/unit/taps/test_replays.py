@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lagloss.identity import Carrier, Identities, Identity, mapping_of
@@ -104,6 +104,7 @@ def sightings(blocks: Sequence[BeaconBlock]) -> Counter[tuple[str, int, str | No
     return Counter((block.checkpoint, id_, block.replay) for block in blocks for id_ in block.id_hash.tolist())
 
 
+@settings(max_examples=60)
 @given(rows, st.sampled_from([None, "g"]))
 @example([("a", [("lagloss-replay", None)]), ("a", [])], None)
 @example([("a", [("lagloss-replay", b"june")])] * 2 + [("a", [("lagloss-replay", b"again")]), ("a", [])], "g")
@@ -116,6 +117,7 @@ def test_a_record_is_of_the_replay_that_the_sdk_takes_it_for(records: list[Row],
     assert sightings(made(maker, [by_spark(records)], plan)) == expected
 
 
+@settings(max_examples=60)
 @given(rows, st.lists(st.integers(0, 12)), st.sampled_from([(), ("june",), ("other", "x")]))
 def test_blocks_are_the_same_however_the_records_of_a_span_are_split(
     records: list[Row], cuts: list[int], known: tuple[str, ...]
