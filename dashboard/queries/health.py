@@ -288,7 +288,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
     stored_pipelines = store.pipelines()
     definitions = {stored.name: stored.definition for stored in stored_pipelines}
     if pipeline is not None and pipeline not in definitions:
-        store.pipeline(pipeline)
+        definitions[pipeline] = store.pipeline(pipeline).definition  # raises, unless it is one that is not listed
     unreadable = stored_pipelines.unreadable if pipeline is None else []
     names = list(definitions) if pipeline is None else [pipeline]
     fresh = read_freshness_of(store, names, now_s)

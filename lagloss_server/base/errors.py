@@ -330,6 +330,11 @@ class TablesBehind(ServerUnreachable):
     (`lagloss up` does so automatically); see docs/upgrading.md."""
 
 
+class CanaryNotPrepared(ServerUnreachable):
+    """The canary has no pipeline and no secret yet. Run `python -m lagloss_server.ops.prepare` with the setting
+    LAGLOSS_CANARY as it is here (`lagloss up` does so automatically)."""
+
+
 class SparkEnded(ServerUnreachable):
     """Spark stopped: {detail}. Restart the aggregator, since Spark cannot restart within a process; `lagloss up`
     does so automatically."""

@@ -82,6 +82,7 @@ def upgrade() -> None:
     _audit_trail()
     _runs()
     _taps()
+    _canary()
 
 
 def downgrade() -> None:
@@ -90,7 +91,8 @@ def downgrade() -> None:
         '"window", window_history, missing_message, picked_messages, audited, recompute_request, set_aside, '
         "rollup, rollup_dirty, pruned, quarantine, quarantine_count, consumer_lag, consumer_group, cluster_group, "
         "cluster_topics, incident, incident_change, outbox, pending_breach, judged_windows, silence, receiver, lease, "
-        "login_user, login_session, report_run, audit_trail, dag_run, task_try, tap, tap_tally, tap_unreadable"
+        "login_user, login_session, report_run, audit_trail, dag_run, task_try, tap, tap_tally, tap_unreadable, "
+        "canary_secret, canary_minute"
     )
     op.execute("DROP FUNCTION audit_trail_is_kept")
 
@@ -569,11 +571,11 @@ def _incidents() -> None:
     )
     op.create_table(
         "lease",
-        text("work", "aggregator or alerting", key=True),
+        text("work", "aggregator, alerting or canary", key=True),
         text("owner", "session that does it while its name is locked: host, process, number"),
         moment("since"),
         moment("well_at", "last heartbeat of the owner, for people"),
-        comment="Work that one process does at a time, and its owner. Writers: aggregator and alerting.",
+        comment="Work that one process does at a time, and its owner. Writers: aggregator, alerting and canary.",
     )
 
 
@@ -710,4 +712,30 @@ def _taps() -> None:
         bigint("offset", "of the newest example"),
         bigint("at", "epoch ms: timestamp of the newest example"),
         comment="Records that taps could not read, by reason. Writer: taps.",
+    )
+
+
+def _canary() -> None:
+    op.create_table(
+        "canary_secret",
+        integer("id", "1", key=True),
+        binary("secret", "key of the HMAC that its faults follow from"),
+        text("token", "of its pipeline, for the collector"),
+        comment="The canary's secrets, which no other service reads. Writer: prepare.",
+    )
+    op.create_table(
+        "canary_minute",
+        bigint("minute", "epoch s: its start", key=True),
+        text("state", "sending, sent, or not due: it was not sent as planned"),
+        text("why", "it is not due; empty: it is"),
+        moment("began_at"),
+        text("verdict", "right, late: right after it was due, or wrong; null: not judged yet", null=True),
+        jsonb("problems", "what is wrong, as texts"),
+        moment("judged_at", "when it was judged first", null=True),
+        integer("revision", "of the window when it was last judged; null: it had no result", null=True),
+        integer("shown", "messages that it lost"),
+        integer("named", "of them, those that were named at their place"),
+        integer("invented", "messages reported as lost that were not"),
+        jsonb("notice", "the first notification of this minute that arrived", null=True),
+        comment="Minutes of the canary: what was sent, and what lagloss made of it. Writer: canary.",
     )

@@ -34,7 +34,7 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import LOOPBACK, choose_port, spawn, terminate
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.rights import ADDS, AUDIT, PRUNES, WRITES, grant
-from lagloss_server.store.schema import alerting, audit, dashboard, taps  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, audit, canary, dashboard, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import PARTITIONED, Base
 from lagloss_server.store.store import Store
 from tests.integration.conftest import YAML
@@ -68,6 +68,7 @@ SECRET_READERS = {
     "login_user": {"lagloss_dashboard", "lagloss_cli"},
     "login_session": {"lagloss_dashboard", "lagloss_cli"},
     "audit_trail": {"lagloss_aggregator", "lagloss_dashboard", "lagloss_cli"},
+    "canary_secret": {"lagloss_canary"},
 }
 """Who reads what not everybody may; all else every role reads."""
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
