@@ -57,9 +57,10 @@ class Heartbeat:
         if self._thread.is_alive():
             self._thread.join(1.0)
 
-    def say(self, problem: str | None) -> None:
-        """Note why the canary is not right: empty if it is, None if nothing can be said, as by a stand-by."""
-        self._problem, self._said_s = problem, boot_s()
+    def say(self, problem: str | None, now_s: float | None = None) -> None:
+        """Note why the canary is not right: empty if it is, None if nothing can be said, as by a stand-by. `now_s`: by
+        `boot_s`, which is the default."""
+        self._problem, self._said_s = problem, boot_s() if now_s is None else now_s
 
     def turn(self, now_s: float) -> None:
         """Request what is due at `now_s`, by `boot_s`."""
@@ -74,7 +75,7 @@ class Heartbeat:
                 self._ok_due_s = now_s + (EVERY_S if self._request("ok", self._url, None) else RETRY_S)
         elif self._fail_url and not self._has_failed and now_s >= self._fail_due_s:
             self._has_failed = self._request("fail", self._fail_url, problem)
-            self._fail_due_s = now_s + RETRY_S
+            self._fail_due_s = now_s if self._has_failed else now_s + RETRY_S
 
     def _request(self, kind: str, url: str, reason: str | None) -> bool:
         try:
