@@ -17,6 +17,7 @@ from lagloss_server.incidents.response_times import Times, time_to_repair_s
 from lagloss_server.model.hops import Hop
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval, rfc3339
+from lagloss_server.queries.canary import CanaryTotals
 from lagloss_server.runs.dag_runs import JobStats
 from lagloss_server.store.periods import Coverage
 from lagloss_server.sums.error_budget import Attainment, BudgetShare, Status, Target, overall, worst_status
@@ -145,7 +146,8 @@ class Report:
     zone; `burn_down` goes by them, or by hours where the range is short. `quality`: of the whole, by the targets of the
     newest definition; `jobs`: of the runs that are due in it; `sources`, `source_names` and `sides`: where there are
     several. `changes`: sentences on what changed against the range before. `committed_by`: the consumer group of each
-    destination whose deliveries are its commits, by the newest definition."""
+    destination whose deliveries are its commits, by the newest definition. `canary`: what lagloss made in this range of
+    the losses of its own pipeline; None if none was due."""
 
     pipeline: str
     description: str
@@ -170,6 +172,7 @@ class Report:
     sources: tuple[PartFigures, ...] = ()
     sides: tuple[PartFigures, ...] = ()
     committed_by: Mapping[str, str] = field(default_factory=dict)
+    canary: CanaryTotals | None = None
 
     @property
     def name(self) -> str:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from sqlalchemy import Connection, case, func, select
 
 from lagloss_server.base.format import count, counted
-from lagloss_server.model.canary import NEEDED, NOT_DUE, QUIET_S, RIGHT, WRONG
+from lagloss_server.model.canary import CANARY, NEEDED, NOT_DUE, QUIET_S, RIGHT, WRONG
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.schema.canary import CanaryMinuteRow
-from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.core import PipelineRow, table_of
 
 SHOWN_MINUTES: Final = 30
 """The newest minutes that `lagloss canary` adds up."""
 DAYS: Final = 30
+_DAY_S: Final = 86_400
 _minute: Final = table_of(CanaryMinuteRow)
 
 
@@ -39,6 +40,18 @@ class CanaryTotals:
         )
 
 
+class CanaryDocument(TypedDict):
+    """How the canary stands, as programs read it: see `CanaryTotals` and `CanaryStanding`."""
+
+    minutes: int
+    shown: int
+    named: int
+    invented: int
+    ok: bool
+    last_ok: str | None
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class CanaryStanding:
     """`ok`: the last three due minutes were right, the last of them lately. `why` it is not; empty if it is. `totals`:
@@ -51,7 +64,12 @@ class CanaryStanding:
     last_ok_s: int | None
     not_due: tuple[tuple[int, str], ...] = ()
 
-    def document(self) -> dict[str, Any]:
+    @property
+    def is_young(self) -> bool:
+        """Whether too few minutes were due so far to say anything."""
+        return self.totals.minutes < NEEDED
+
+    def document(self) -> CanaryDocument:
         """Return what `lagloss canary --json` prints."""
         return {
             "minutes": self.totals.minutes,
@@ -62,6 +80,21 @@ class CanaryStanding:
             "last_ok": None if self.last_ok_s is None else rfc3339(self.last_ok_s),
             "why": self.why,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryHealth:
+    """How the canary stands, and its `totals` of the last 30 days."""
+
+    standing: CanaryStanding
+    totals: CanaryTotals
+
+    @property
+    def text(self) -> str:
+        """Return it in a sentence for pages."""
+        state = "starting" if self.standing.is_young else "right" if self.standing.ok else "not right"
+        why = "" if self.standing.ok or self.standing.is_young else f" ({self.standing.why})"
+        return f"The canary of lagloss is {state}{why}: {self.totals.text()}."
 
 
 NO_CANARY: Final = CanaryStanding(
@@ -105,7 +138,12 @@ def problem_of(verdicts: Sequence[tuple[str, Sequence[str]]], quiet_s: float | N
 
 
 def read_standing(connection: Connection) -> CanaryStanding | None:
-    """Return how the canary stands; None if it never sent anything."""
+    """Return how the canary stands; None if there is none, or it never sent anything."""
+    pipeline = table_of(PipelineRow).c
+    versions = select(pipeline.deleted_at).where(pipeline.name == CANARY).order_by(pipeline.version.desc())
+    version = connection.execute(versions).first()
+    if version is None or version.deleted_at is not None:
+        return None
     newest = connection.execute(select(_minute.c.state, _minute.c.why).order_by(_minute.c.minute.desc())).first()
     if newest is None:
         return None
@@ -121,6 +159,12 @@ def read_standing(connection: Connection) -> CanaryStanding | None:
     return CanaryStanding(
         not problem, problem, _totals(rows), last_ok_s, tuple((row.minute, row.why) for row in excused)
     )
+
+
+def read_canary(connection: Connection, now_s: float) -> CanaryHealth | None:
+    """Return how the canary stands, and its last 30 days up to `now_s`; None if it never sent anything."""
+    standing = read_standing(connection)
+    return None if standing is None else CanaryHealth(standing, read_totals(connection, now_s - DAYS * _DAY_S, now_s))
 
 
 def read_judged(connection: Connection, limit: int = SHOWN_MINUTES) -> Sequence[Any]:

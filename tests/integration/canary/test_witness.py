@@ -1,0 +1,243 @@
+"""The witness against windows that a real closer made of beacons on a real log: an hour ago by the stage's clock."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy import Engine, delete, select, update
+from typer.testing import CliRunner
+
+from canary import record, witness
+from canary.plan import MINUTE_S, MinutePlan, plan_of
+from canary.sender import Lane
+from canary.witness import Breaches, Judgement, Notice, Result
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.errors import EXIT_BREACHED, EXIT_OK
+from lagloss.sdk.emitter import Emitter
+from lagloss_server.cli.main import app
+from lagloss_server.model.canary import APP, CANARY, GRACE_S, RELAY, STORE, alerting_rule, canary_definition
+from lagloss_server.queries.canary import read_standing, read_totals
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+from tests.support.closers import Driven, driven
+from tests.support.stages import BLOCK_PARTITIONS, SETTLED_MS, Clock, TimedOutlet
+from tests.support.worlds_in_kafka import make_topics
+
+SECRET = b"s" * 32
+MINUTES = 3
+HOP_MS = 20
+"""From one checkpoint to the next."""
+
+
+@dataclass
+class Past:
+    """The canary's nodes, on a clock of the test's own: all of them have the SDK."""
+
+    bootstrap: str
+    parts: Driven
+    topics: dict[str, str]
+    clock: Clock
+    opened: ExitStack
+    emitters: dict[str, Emitter] = field(default_factory=dict)
+    lanes: list[Lane] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for node in (APP, RELAY, STORE):
+            emitter = Emitter(
+                CANARY,
+                node,
+                first=node == APP,
+                traces=False,
+                outlet=lambda: TimedOutlet(self.bootstrap, self.topics, self.clock),
+            )
+            self.opened.callback(emitter.close)
+            self.emitters[node] = emitter
+            self.lanes.append(Lane(node))
+            emitter.follow(self.lanes[-1])
+
+    def play(self, plan: MinutePlan) -> None:
+        """Let a minute pass."""
+        app_, relay, store = self.emitters.values()
+        steps: list[tuple[int, Any]] = []
+
+        def at(time_ms: int, call: Any, *arguments: Any, **options: Any) -> None:
+            steps.append((time_ms, lambda: call(*arguments, observed_at=time_ms, **options)))
+
+        for message in plan.messages:
+            event_ms = plan.start_s * 1_000 + message.offset_ms
+            name, place = message.id, message.place
+            at(event_ms, app_.received, name, event_ms, payload_crc=message.checksum)
+            at(event_ms, app_.sent, name, event_ms, payload_crc=message.checksum)
+            if message.fate == "lost" and place == f"link {APP}->{RELAY}":
+                continue
+            crc = message.checksum ^ (message.fate == "corrupted")
+            for _ in range(1 + (place == f"{RELAY}.in")):
+                at(event_ms + HOP_MS, relay.received, name, event_ms, payload_crc=crc)
+            if message.fate == "dead":
+                at(event_ms + 2 * HOP_MS, relay.dead_lettered, name, event_ms, "canary")
+                continue
+            if place == f"node {RELAY}":
+                continue
+            for _ in range(1 + (place == f"{RELAY}.out")):
+                at(event_ms + 2 * HOP_MS, relay.sent, name, event_ms)
+            if place == f"link {RELAY}->{STORE}":
+                continue
+            for _ in range(1 + (place == f"{STORE}.in")):
+                at(event_ms + 3 * HOP_MS, store.received, name, event_ms)
+            if place != f"node {STORE}":
+                at(event_ms + 4 * HOP_MS + message.delay_ms, store.sent, name, event_ms)
+        for time_ms, step in sorted(steps, key=lambda step: step[0]):
+            self.clock.now_ms = max(self.clock.now_ms, time_ms)
+            assert step()
+        self.pass_to((plan.start_s + MINUTE_S) * 1_000)
+
+    def pass_to(self, time_ms: int) -> None:
+        self.clock.now_ms = time_ms
+        for lane in self.lanes:
+            lane.until_ms = time_ms
+        for emitter in self.emitters.values():
+            assert emitter.flush(10)
+
+    def judge(self) -> None:
+        """Close what is due by now."""
+        self.parts.follow_all()
+        now_ms = self.clock.now_ms + SETTLED_MS
+        while self.parts.closer.tick(now_ms, now_ms):
+            pass
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[MinutePlan]:
+    """Minutes of half an hour ago."""
+    start_s = int(time.time()) // MINUTE_S * MINUTE_S - 1_800
+    return [plan_of(SECRET, start_s + number * MINUTE_S) for number in range(MINUTES)]
+
+
+@pytest.fixture(scope="module")
+def closed(
+    spark: SparkSession, kafka_bootstrap: str, module_database_url: str, plans: list[MinutePlan]
+) -> Iterator[Store]:
+    """A store with these minutes closed."""
+    store = Store(module_database_url)
+    clock = Clock(plans[0].start_s * 1_000 - 30_000)
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as opened:
+        for module in ("emitter", "flusher", "shipper"):
+            patch.setattr(f"lagloss.sdk.{module}.now_ms", clock.here_ms)
+        patch.setattr("lagloss.sdk.buffer.time_ns", lambda: clock.here_ms() * 1_000_000)
+        patch.setattr("aggregator.reports.feed.BATCH_S", 0.1)
+        store.apply(canary_definition(), 0)
+        beacons, reports = make_topics(kafka_bootstrap, "beacons", "reports", partitions=BLOCK_PARTITIONS)
+        parts = opened.enter_context(driven(spark, kafka_bootstrap, store, beacons, reports))
+        past = Past(kafka_bootstrap, parts, {BEACONS: beacons, REPORTS: reports}, clock, opened)
+        past.pass_to(clock.now_ms)
+        for plan in plans:
+            past.play(plan)
+        past.pass_to(clock.now_ms + (GRACE_S + 10) * 1_000)
+        past.judge()
+        yield store
+    store.close()
+
+
+def results(engine: Engine, plans: list[MinutePlan]) -> dict[int, Result]:
+    with engine.connect() as connection:
+        return witness.read_results(connection, [plan.start_s for plan in plans])
+
+
+def alerted(plan: MinutePlan, result: Result | None) -> Judgement:
+    """The judgement of a minute whose incident and notification are as they should be."""
+    rule = alerting_rule(plan.breaching_place)
+    notices = {plan.start_s: Notice(rule, len(plan.messages), len(plan.lost), ())}
+    return witness.judge(plan, result, [Breaches(rule, ((plan.start_s, plan.start_s),))], notices)
+
+
+def test_what_the_rules_say_of_the_canary_is_right_to_the_message(closed: Store, plans: list[MinutePlan]) -> None:
+    found = results(closed.engine, plans)
+
+    assert {start_s: alerted(plan_of(SECRET, start_s), result).problems for start_s, result in found.items()} == {
+        plan.start_s: () for plan in plans
+    }
+    with closed.engine.connect() as connection:
+        assert witness.read_revisions(connection, plans[0].start_s).keys() == found.keys()
+
+
+def test_a_plan_by_another_secret_is_wrong(closed: Store, plans: list[MinutePlan]) -> None:
+    (first, *_) = plans
+    judgement = alerted(plan_of(b"t" * 32, first.start_s), results(closed.engine, plans)[first.start_s])
+
+    assert (judgement.named, judgement.invented) == (0, len(first.lost))
+
+
+def test_the_record_of_minutes_gives_the_standing(
+    closed: Store, plans: list[MinutePlan], module_database_url: str
+) -> None:
+    def shown(exit_code: int) -> dict[str, Any]:
+        """What `lagloss canary --json` prints; it ends with this code, as without `--json`."""
+        env = {"LAGLOSS_DATABASE_URL": module_database_url}
+        plain, done = (CliRunner().invoke(app, ["canary", *options], env=env) for options in ([], ["--json"]))
+        assert plain.exit_code == done.exit_code == exit_code, plain.output
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    found = results(closed.engine, plans)
+    with closed.engine.begin() as connection:
+        assert read_standing(connection) is None
+        for plan in plans:
+            assert record.begin(connection, plan.start_s, len(plan.lost))
+            assert not record.begin(connection, plan.start_s, len(plan.lost)), "a minute is sent once"
+        record.confirm(connection, plans[0].start_s)
+        record.excuse(connection, [plans[1].start_s], "the clock was set by +3600 s")
+        record.excuse_unfinished(connection)
+        due = record.read_due(connection, 0)
+    assert [row.minute for row in due] == [plans[0].start_s]
+    assert shown(EXIT_BREACHED)["why"] == "0 of 3 minutes were due so far: the process that sent it ended"
+
+    with closed.engine.begin() as connection:
+        for plan in plans:
+            connection.execute(update(record._minute).values(state="sent", why=""))
+            result = found[plan.start_s]
+            verdict = record.note_judgement(
+                connection, plan.start_s, None, alerted(plan, result), result.revision, on_time=True
+            )
+            assert verdict == "right"
+        record.note_notice(connection, plans[0].start_s, Notice("loss", 60, 3, ("a",)))
+        record.note_notice(connection, plans[0].start_s, Notice("lag", 1, None, ()))
+        (row, *_) = record.read_due(connection, 0)
+    assert Notice.of_document(row.notice) == Notice("loss", 60, 3, ("a",)), "the first counts"
+    lost = sum(len(plan.lost) for plan in plans)
+    document = shown(EXIT_OK)
+    assert (document["minutes"], document["shown"], document["named"], document["invented"]) == (3, lost, lost, 0)
+    assert (document["ok"], document["why"]) == (True, "")
+
+    with closed.engine.begin() as connection:
+        wrong = witness.judge(plans[2], None, [], {})
+        assert record.note_judgement(connection, plans[2].start_s, "right", wrong, None, on_time=False) == "wrong"
+    assert shown(EXIT_BREACHED)["why"] == "a minute was wrong: no result"
+    with closed.engine.begin() as connection:
+        right = alerted(plans[2], found[plans[2].start_s])
+        assert record.note_judgement(connection, plans[2].start_s, "wrong", right, 1, on_time=True) == "late"
+        totals = read_totals(connection, plans[0].start_s, plans[-1].start_s + MINUTE_S)
+        assert (totals.minutes, totals.right, totals.shown, totals.named) == (3, 3, lost, lost)
+        record.prune(connection, plans[1].start_s)
+        assert connection.execute(select(record._minute.c.minute)).scalars().all() == [
+            plans[1].start_s,
+            plans[2].start_s,
+        ]
+
+
+def test_a_name_that_is_taken_away_or_added_is_noticed(closed: Store, plans: list[MinutePlan]) -> None:
+    plan, row = plans[0], tables.table_of(tables.MissingMessageRow)
+    victim = next(iter(plan.lost))
+    with closed.engine.connect() as connection, connection.begin() as transaction:
+        connection.execute(delete(row).where(row.c.message_id == victim))
+        spoilt = witness.read_results(connection, [plan.start_s])[plan.start_s]
+        transaction.rollback()
+    judgement = alerted(plan, spoilt)
+    assert (judgement.shown - judgement.named, judgement.invented) == (1, 0)
+    assert victim in judgement.problems[0]
