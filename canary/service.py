@@ -24,7 +24,6 @@ from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.model.canary import CANARY, DUE_S, NEEDED, RIGHT, WRONG
 from lagloss_server.queries.canary import problem_of, read_judged, read_quiet_s
 from lagloss_server.store.engine import AWAY, engine_for
-from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.ownership import CANARY_WORK, Lease, OwnerSession
 
 LOST_AFTER_S: Final = 15.0
@@ -145,7 +144,6 @@ class CanaryService:
         self._round.finished()
 
     def _campaign(self, stop: threading.Event) -> None:
-        demand_newest(self._engine)
         with closing(OwnerSession(self._database_url, LOST_AFTER_S)) as session:
             lease = Lease(CANARY_WORK, session)
             while not stop.is_set():

@@ -9,9 +9,7 @@ the package `canary`.
 from __future__ import annotations
 
 import os
-from typing import Any, Final
-
-from lagloss_server.model.definition import Definition
+from typing import Final
 
 CANARY: Final = "lagloss-canary"
 """Name of the pipeline, and of the receiver of its incidents."""
@@ -55,35 +53,3 @@ def is_listed(pipeline: str) -> bool:
 def alerting_rule(place: str) -> str:
     """Return the name of the alerting rule of one of `ALERTING_PLACES`."""
     return f"loss/{place.replace(' ', '/', 1)}"
-
-
-def canary_definition() -> Definition:
-    """Return the definition that `prepare` stores."""
-    return Definition.model_validate(_document())
-
-
-def _document() -> dict[str, Any]:
-    quiet = dict.fromkeys(
-        (
-            *("uncertainLoss", "lag", "onTime", "staleness", "timeToLoss", "budget", "blind", "deadLetters"),
-            *("duplicates", "filtered", "volume", "corruption", "deadline", "runFailed", "outputStale", "runLate"),
-        ),
-        False,
-    )
-    losses = [{"at": place.replace(" ", "=", 1), "max": PLACE_TARGET, "page": False} for place in ALERTING_PLACES]
-    topic = {"topic": CANARY_TOPIC, "id": "key", "eventTime": "$.at in ms", "format": "json"}
-    return {
-        "apiVersion": "lagloss/v1",
-        "kind": "Pipeline",
-        "metadata": {"name": CANARY, "description": "messages of lagloss's own, with faults, to check its results"},
-        "spec": {
-            "nodes": [
-                {"name": APP, "to": [RELAY]},
-                {"name": RELAY, "to": [STORE], "taps": {"out": topic}},
-                {"name": STORE},
-            ],
-            "grace": f"{GRACE_S}s",
-            "sla": {"lag": {"target": f"{TARGET_LAG_MS}ms"}},
-            "alerts": {"resolveAfter": 3, "loss": losses, **quiet},
-        },
-    }

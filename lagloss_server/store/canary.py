@@ -11,7 +11,8 @@ from typing import Final
 
 from sqlalchemy import insert, select
 
-from lagloss_server.model.canary import CANARY, canary_definition
+from lagloss_server.model.canary import CANARY
+from lagloss_server.model.canary_definition import canary_definition
 from lagloss_server.store import tokens
 from lagloss_server.store.schema.canary import CanarySecretRow
 from lagloss_server.store.schema.core import table_of

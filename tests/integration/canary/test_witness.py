@@ -22,7 +22,8 @@ from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
 from lagloss.sdk.emitter import Emitter
 from lagloss_server.cli.main import app
-from lagloss_server.model.canary import APP, CANARY, GRACE_S, RELAY, STORE, alerting_rule, canary_definition
+from lagloss_server.model.canary import APP, CANARY, GRACE_S, RELAY, STORE, alerting_rule
+from lagloss_server.model.canary_definition import canary_definition
 from lagloss_server.queries.canary import read_standing, read_totals
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.plan import ALERTING_PLACES, BURSTS_MS, HOUR_S, LOSING, MESSAGES, MINUTE_S, RARE, plan_of
-from lagloss_server.model.canary import PLACE_TARGET, TARGET_LAG_MS, canary_definition
+from lagloss_server.model.canary import PLACE_TARGET, TARGET_LAG_MS
+from lagloss_server.model.canary_definition import canary_definition
 
 SECRETS = st.binary(min_size=32, max_size=32)
 MINUTES = st.integers(0, 40_000_000).map(lambda minute: minute * MINUTE_S)
