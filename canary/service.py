@@ -46,8 +46,6 @@ MAX_PAUSE_S: Final = 10.0
 JUMP_SPOILS_S: Final = 10 * MINUTE_S
 """Minutes this far back can be judged by a clock that was set."""
 
-LOST: Final = OperationalError("the lease of the canary", None, Exception("the session that owned it has ended"))
-
 _log = structlog.get_logger("lagloss.canary")
 
 
@@ -176,7 +174,7 @@ class CanaryService:
             """Look after the minutes before, and wait. Raises Disturbed if this minute cannot be as planned."""
             self._loop.finished()
             if lease.session.has_ended:
-                raise LOST
+                raise _lost()
             turn.confirm(sender, waiting)
             if jump_s := clock.jump_s():
                 turn.clock_was_set(jump_s)
@@ -263,7 +261,7 @@ class _Ownership:
         plan = self.plan(start_s)
         with self._engine.begin() as connection:
             if not lease.is_held(connection):
-                raise LOST
+                raise _lost()
             is_new = record.begin(connection, start_s, len(plan.lost))
         if not is_new:
             return
@@ -344,3 +342,7 @@ class _Ownership:
                 self._right_s = boot_s()
         if verdict == WRONG and row.verdict != WRONG:
             _log.error("canary_minute_wrong", minute=row.minute, problems=judgement.problems)
+
+
+def _lost() -> OperationalError:
+    return OperationalError("the lease of the canary", None, Exception("the session that owned it has ended"))

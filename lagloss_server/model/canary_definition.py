@@ -1,4 +1,4 @@
-"""The definition of the canary's pipeline, apart from its names: the canary itself needs nothing that definitions do."""
+"""The definition of the canary's pipeline. The canary itself needs nothing that definitions do, but its names."""
 
 from __future__ import annotations
 

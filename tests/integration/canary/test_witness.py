@@ -7,25 +7,30 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
-from sqlalchemy import Engine, delete, select, update
+from sqlalchemy import Engine, delete, insert, select, update
 from typer.testing import CliRunner
 
 from canary import record, witness
+from canary.metrics import CanaryMetrics
 from canary.plan import MINUTE_S, MinutePlan, plan_of
-from canary.sender import Lane
+from canary.sender import Lane, boot_s
+from canary.service import _Ownership
 from canary.witness import Breaches, Judgement, Notice, Result
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
 from lagloss.sdk.emitter import Emitter
 from lagloss_server.cli.main import app
-from lagloss_server.model.canary import APP, CANARY, GRACE_S, RELAY, STORE, alerting_rule
+from lagloss_server.model.canary import APP, CANARY, DUE_S, GRACE_S, RELAY, STORE, alerting_rule
 from lagloss_server.model.canary_definition import canary_definition
 from lagloss_server.queries.canary import read_standing, read_totals
 from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.alerting import IncidentRow
 from lagloss_server.store.store import Store
 from tests.support.closers import Driven, driven
 from tests.support.stages import BLOCK_PARTITIONS, SETTLED_MS, Clock, TimedOutlet
@@ -242,3 +247,89 @@ def test_a_name_that_is_taken_away_or_added_is_noticed(closed: Store, plans: lis
     judgement = alerted(plan, spoilt)
     assert (judgement.shown - judgement.named, judgement.invented) == (1, 0)
     assert victim in judgement.problems[0]
+
+
+def _alert(engine: Engine, plan: MinutePlan) -> None:
+    """Store the incident and the notification of a minute."""
+    rule = alerting_rule(plan.breaching_place)
+    opened_at = datetime.fromtimestamp(plan.start_s, UTC)
+    with engine.begin() as connection:
+        connection.execute(
+            insert(IncidentRow).values(
+                id=uuid4(),
+                pipeline=CANARY,
+                rule=rule,
+                kind="loss",
+                severity="warning",
+                state="resolved",
+                opened_at=opened_at,
+                resolved_at=opened_at,
+                first_window=plan.start_s,
+                last_window=plan.start_s,
+                value=0.1,
+                worst=0.1,
+                target=0.04,
+                detail={"breaches": [[plan.start_s, plan.start_s]]},
+            )
+        )
+        record.note_notice(connection, plan.start_s, Notice(rule, len(plan.messages), len(plan.lost), ()))
+
+
+def test_the_owner_judges_a_minute_once_it_is_right_or_due_and_again_when_its_result_changes(
+    closed: Store, plans: list[MinutePlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, minute = closed.engine, record._minute
+
+    def verdicts() -> list[str | None]:
+        with engine.connect() as connection:
+            return list(connection.execute(select(minute.c.verdict).order_by(minute.c.minute)).scalars())
+
+    with engine.begin() as connection:
+        record.prune(connection, 1 << 40)
+        for plan in plans:
+            record.begin(connection, plan.start_s, len(plan.lost))
+            record.confirm(connection, plan.start_s)
+    owner = _Ownership(engine, SECRET, CanaryMetrics())
+
+    assert owner.judge() is None, "nothing can be said yet"
+    assert verdicts() == [None] * MINUTES
+    for plan in plans[:2]:
+        _alert(engine, plan)
+    assert owner.judge() is None
+    assert verdicts() == ["right", "right", None]
+    _alert(engine, plans[2])
+    assert owner.judge() == ""
+    assert verdicts() == ["right"] * MINUTES
+
+    row, window = tables.table_of(tables.MissingMessageRow), tables.table_of(tables.WindowRow)
+    with engine.begin() as connection:
+        connection.execute(delete(row).where(row.c.message_id == next(iter(plans[1].lost))))
+        connection.execute(update(window).where(window.c.window_start == plans[1].start_s).values(revision=99))
+    problem = owner.judge()
+    assert problem is not None
+    assert problem.startswith("a minute was wrong: 1 of")
+    assert verdicts() == ["right", "wrong", "right"]
+
+
+def test_a_minute_without_a_result_is_wrong_when_it_is_due(closed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, start_s = closed.engine, int(time.time()) // MINUTE_S * MINUTE_S - 5 * MINUTE_S
+    with engine.begin() as connection:
+        record.prune(connection, 1 << 40)
+        record.begin(connection, start_s, 4)
+        record.confirm(connection, start_s)
+    owner = _Ownership(engine, SECRET, CanaryMetrics())
+    assert owner.judge() is None
+    owner._began_s[start_s] = boot_s() - DUE_S - 1
+
+    assert owner.judge() == "a minute was wrong: no result"
+
+    with engine.begin() as connection:
+        record.begin(connection, start_s + MINUTE_S, 4)
+        record.confirm(connection, start_s + MINUTE_S)
+    owner._began_s[start_s + MINUTE_S] = boot_s()
+    owner.clock_was_set(3_600.0)
+    with engine.connect() as connection:
+        rows = connection.execute(select(record._minute).order_by(record._minute.c.minute)).all()
+    assert [(row.state, row.verdict) for row in rows] == [("sent", "wrong"), ("not due", None)], (
+        "no result excuses itself"
+    )
