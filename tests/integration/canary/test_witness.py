@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -19,104 +17,25 @@ from typer.testing import CliRunner
 from canary import record, witness
 from canary.metrics import CanaryMetrics
 from canary.plan import MINUTE_S, MinutePlan, plan_of
-from canary.sender import Lane, boot_s
+from canary.sender import boot_s
 from canary.service import _Ownership
 from canary.witness import Breaches, Judgement, Notice, Result
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
-from lagloss.sdk.emitter import Emitter
 from lagloss_server.cli.main import app
-from lagloss_server.model.canary import APP, CANARY, DUE_S, GRACE_S, RELAY, STORE, alerting_rule
+from lagloss_server.model.canary import CANARY, DUE_S, GRACE_S, alerting_rule
 from lagloss_server.model.canary_definition import canary_definition
 from lagloss_server.queries.canary import read_standing, read_totals
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentRow
 from lagloss_server.store.store import Store
-from tests.support.closers import Driven, driven
-from tests.support.stages import BLOCK_PARTITIONS, SETTLED_MS, Clock, TimedOutlet
+from tests.support.canary_past import in_the_past
+from tests.support.closers import driven
+from tests.support.stages import BLOCK_PARTITIONS, SETTLED_MS, TimedOutlet
 from tests.support.worlds_in_kafka import make_topics
 
 SECRET = b"s" * 32
 MINUTES = 3
-HOP_MS = 20
-"""From one checkpoint to the next."""
-
-
-@dataclass
-class Past:
-    """The canary's nodes, on a clock of the test's own: all of them have the SDK."""
-
-    bootstrap: str
-    parts: Driven
-    topics: dict[str, str]
-    clock: Clock
-    opened: ExitStack
-    emitters: dict[str, Emitter] = field(default_factory=dict)
-    lanes: list[Lane] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for node in (APP, RELAY, STORE):
-            emitter = Emitter(
-                CANARY,
-                node,
-                first=node == APP,
-                traces=False,
-                outlet=lambda: TimedOutlet(self.bootstrap, self.topics, self.clock),
-            )
-            self.opened.callback(emitter.close)
-            self.emitters[node] = emitter
-            self.lanes.append(Lane(node))
-            emitter.follow(self.lanes[-1])
-
-    def play(self, plan: MinutePlan) -> None:
-        """Let a minute pass."""
-        app_, relay, store = self.emitters.values()
-        steps: list[tuple[int, Any]] = []
-
-        def at(time_ms: int, call: Any, *arguments: Any, **options: Any) -> None:
-            steps.append((time_ms, lambda: call(*arguments, observed_at=time_ms, **options)))
-
-        for message in plan.messages:
-            event_ms = plan.start_s * 1_000 + message.offset_ms
-            name, place = message.id, message.place
-            at(event_ms, app_.received, name, event_ms, payload_crc=message.checksum)
-            at(event_ms, app_.sent, name, event_ms, payload_crc=message.checksum)
-            if message.fate == "lost" and place == f"link {APP}->{RELAY}":
-                continue
-            crc = message.checksum ^ (message.fate == "corrupted")
-            for _ in range(1 + (place == f"{RELAY}.in")):
-                at(event_ms + HOP_MS, relay.received, name, event_ms, payload_crc=crc)
-            if message.fate == "dead":
-                at(event_ms + 2 * HOP_MS, relay.dead_lettered, name, event_ms, "canary")
-                continue
-            if place == f"node {RELAY}":
-                continue
-            for _ in range(1 + (place == f"{RELAY}.out")):
-                at(event_ms + 2 * HOP_MS, relay.sent, name, event_ms)
-            if place == f"link {RELAY}->{STORE}":
-                continue
-            for _ in range(1 + (place == f"{STORE}.in")):
-                at(event_ms + 3 * HOP_MS, store.received, name, event_ms)
-            if place != f"node {STORE}":
-                at(event_ms + 4 * HOP_MS + message.delay_ms, store.sent, name, event_ms)
-        for time_ms, step in sorted(steps, key=lambda step: step[0]):
-            self.clock.now_ms = max(self.clock.now_ms, time_ms)
-            assert step()
-        self.pass_to((plan.start_s + MINUTE_S) * 1_000)
-
-    def pass_to(self, time_ms: int) -> None:
-        self.clock.now_ms = time_ms
-        for lane in self.lanes:
-            lane.until_ms = time_ms
-        for emitter in self.emitters.values():
-            assert emitter.flush(10)
-
-    def judge(self) -> None:
-        """Close what is due by now."""
-        self.parts.follow_all()
-        now_ms = self.clock.now_ms + SETTLED_MS
-        while self.parts.closer.tick(now_ms, now_ms):
-            pass
 
 
 @pytest.fixture(scope="module")
@@ -132,21 +51,22 @@ def closed(
 ) -> Iterator[Store]:
     """A store with these minutes closed."""
     store = Store(module_database_url)
-    clock = Clock(plans[0].start_s * 1_000 - 30_000)
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as opened:
-        for module in ("emitter", "flusher", "shipper"):
-            patch.setattr(f"lagloss.sdk.{module}.now_ms", clock.here_ms)
-        patch.setattr("lagloss.sdk.buffer.time_ns", lambda: clock.here_ms() * 1_000_000)
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aggregator.reports.feed.BATCH_S", 0.1)
         store.apply(canary_definition(), 0)
         beacons, reports = make_topics(kafka_bootstrap, "beacons", "reports", partitions=BLOCK_PARTITIONS)
-        parts = opened.enter_context(driven(spark, kafka_bootstrap, store, beacons, reports))
-        past = Past(kafka_bootstrap, parts, {BEACONS: beacons, REPORTS: reports}, clock, opened)
-        past.pass_to(clock.now_ms)
-        for plan in plans:
-            past.play(plan)
-        past.pass_to(clock.now_ms + (GRACE_S + 10) * 1_000)
-        past.judge()
+        topics = {BEACONS: beacons, REPORTS: reports}
+        with (
+            driven(spark, kafka_bootstrap, store, beacons, reports) as parts,
+            in_the_past(plans[0].start_s, lambda clock: TimedOutlet(kafka_bootstrap, topics, clock)) as past,
+        ):
+            for plan in plans:
+                past.play(plan)
+            past.pass_to(past.clock.now_ms + (GRACE_S + 10) * 1_000)
+            parts.follow_all()
+            now_ms = past.clock.now_ms + SETTLED_MS
+            while parts.closer.tick(now_ms, now_ms):
+                pass
         yield store
     store.close()
 
