@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -9,13 +12,20 @@ from typing import Any
 
 import pytest
 
-from canary.plan import MINUTE_S, MinutePlan
+from canary.plan import HOUR_S, MINUTE_S, MinutePlan, plan_of
 from canary.sender import Lane
+from canary.witness import Breaches, Judgement, Missing, Notice, Result, judge
+from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.emitter import Emitter
-from lagloss.sdk.outlets.kafka import Outlet
-from lagloss_server.model.canary import APP, CANARY, RELAY, STORE
+from lagloss.sdk.outlets.kafka import MemoryOutlet, Outlet
+from lagloss_server.model.canary import APP, CANARY, GRACE_S, RELAY, STORE, alerting_rule
+from lagloss_server.model.canary_definition import canary_definition
+from lagloss_server.model.definition import as_document
+from tests.oracle.evidence import Record, World
+from tests.support.in_memory import close_in_memory
 from tests.support.stages import Clock
 
+SECRET = b"s" * 32
 HOP_MS = 20
 """From one checkpoint to the next."""
 
@@ -94,3 +104,61 @@ def in_the_past(start_s: int, make_outlet: Callable[[Clock], Outlet]) -> Iterato
         past = Past(clock, lambda: make_outlet(clock), opened)
         past.pass_to(clock.now_ms)
         yield past
+
+
+@dataclass
+class Log:
+    """Both topics, in memory."""
+
+    records: dict[str, list[Record]] = field(default_factory=lambda: {BEACONS: [], REPORTS: []})
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ends: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+
+class LogOutlet(MemoryOutlet):
+    """An emitter's outlet to a log that it shares with others, by a test's clock."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        super().__init__(partition_count=2)
+        self._log, self._clock = log, clock
+
+    def poll(self, timeout_s: float) -> None:
+        if not self._waiting:
+            time.sleep(min(timeout_s, 0.001))
+        while self._waiting:
+            outgoing = self._waiting.popleft()
+            place = outgoing.topic, max(outgoing.partition, 0)
+            with self._log.lock:
+                offset = self._log.ends[place]
+                self._log.ends[place] += 1
+                record = Record(place[1], offset, self._clock.now_ms, outgoing.key, outgoing.value)
+                self._log.records[outgoing.topic].append(record)
+            outgoing.done(place[1], offset)
+
+
+def simulate(minutes: int, secret: bytes = SECRET) -> tuple[list[MinutePlan], World]:
+    """Return the plans of so many minutes of the last hours, and what the log holds when all of them are due."""
+    start_s = int(time.time()) // HOUR_S * HOUR_S - 2 * HOUR_S
+    plans = [plan_of(secret, start_s + number * MINUTE_S) for number in range(minutes)]
+    log = Log()
+    with in_the_past(start_s, lambda clock: LogOutlet(log, clock)) as past:
+        for plan in plans:
+            past.play(plan)
+        past.pass_to(past.clock.now_ms + (GRACE_S + 10) * 1_000)
+        now_ms = past.clock.now_ms
+    document: dict[str, Any] = as_document(canary_definition())
+    return plans, World(((0, document),), tuple(log.records[BEACONS]), tuple(log.records[REPORTS]), now_ms)
+
+
+def judged(world: World, plan: MinutePlan) -> Judgement:
+    """Judge a minute of a world, by the aggregator's own functions, and compare it with its plan."""
+    closing = close_in_memory(world, plan.start_s, 100)
+    missing = tuple(Missing(message.id.name, message.kind, message.places) for message in closing.missing)
+    return alerted(plan, Result(1, closing.result, missing))
+
+
+def alerted(plan: MinutePlan, result: Result) -> Judgement:
+    """The judgement of a minute whose incident and notification are as they should be."""
+    rule = alerting_rule(plan.breaching_place)
+    notices = {plan.start_s: Notice(rule, len(plan.messages), len(plan.lost), tuple(plan.lost))}
+    return judge(plan, result, [Breaches(rule, ((plan.start_s, plan.start_s),))], notices)

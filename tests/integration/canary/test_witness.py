@@ -19,7 +19,7 @@ from canary.metrics import CanaryMetrics
 from canary.plan import MINUTE_S, MinutePlan, plan_of
 from canary.sender import boot_s
 from canary.service import _Ownership
-from canary.witness import Breaches, Judgement, Notice, Result
+from canary.witness import Notice, Result
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
 from lagloss_server.cli.main import app
@@ -29,12 +29,11 @@ from lagloss_server.queries.canary import read_standing, read_totals
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentRow
 from lagloss_server.store.store import Store
-from tests.support.canary_past import in_the_past
+from tests.support.canary_past import SECRET, alerted, in_the_past
 from tests.support.closers import driven
 from tests.support.stages import BLOCK_PARTITIONS, SETTLED_MS, TimedOutlet
 from tests.support.worlds_in_kafka import make_topics
 
-SECRET = b"s" * 32
 MINUTES = 3
 
 
@@ -74,13 +73,6 @@ def closed(
 def results(engine: Engine, plans: list[MinutePlan]) -> dict[int, Result]:
     with engine.connect() as connection:
         return witness.read_results(connection, [plan.start_s for plan in plans])
-
-
-def alerted(plan: MinutePlan, result: Result | None) -> Judgement:
-    """The judgement of a minute whose incident and notification are as they should be."""
-    rule = alerting_rule(plan.breaching_place)
-    notices = {plan.start_s: Notice(rule, len(plan.messages), len(plan.lost), ())}
-    return witness.judge(plan, result, [Breaches(rule, ((plan.start_s, plan.start_s),))], notices)
 
 
 def test_what_the_rules_say_of_the_canary_is_right_to_the_message(closed: Store, plans: list[MinutePlan]) -> None:
