@@ -140,11 +140,12 @@ def problem_of(verdicts: Sequence[tuple[str, Sequence[str]]], quiet_s: float | N
 def read_standing(connection: Connection) -> CanaryStanding | None:
     """Return how the canary stands; None if there is none, or it never sent anything."""
     pipeline = table_of(PipelineRow).c
-    versions = select(pipeline.deleted_at).where(pipeline.name == CANARY).order_by(pipeline.version.desc())
+    versions = select(pipeline.deleted_at).where(pipeline.name == CANARY).order_by(pipeline.version.desc()).limit(1)
     version = connection.execute(versions).first()
     if version is None or version.deleted_at is not None:
         return None
-    newest = connection.execute(select(_minute.c.state, _minute.c.why).order_by(_minute.c.minute.desc())).first()
+    states = select(_minute.c.state, _minute.c.why).order_by(_minute.c.minute.desc()).limit(1)
+    newest = connection.execute(states).first()
     if newest is None:
         return None
     rows = read_judged(connection)
