@@ -40,9 +40,9 @@ RARE: Final[tuple[Fault, ...]] = (
 """Faults of some minutes: each of at least one in an hour, chosen by the secret, and of others by chance."""
 ONE_IN: Final = 6
 """A rare fault is in one minute of so many."""
-BURSTS_MS: Final = ((3_000, 15_000), (28_000, 40_000))
-"""When within the minute each half of the messages is sent: between these, in ms. Two bursts are cheaper for all parts
-than a message per second, and as good."""
+BURST_MS: Final = (3_000, 42_000)
+"""When within the minute the messages are sent: at once, between these, in ms. A burst costs all parts much less than a
+message per second, and shows as much."""
 SPACING_MS: Final = 5
 LATE_MS: Final = (8_000, 14_000)
 """How long a late message is held back. All are delivered within their minute."""
@@ -121,23 +121,19 @@ def plan_of(secret: bytes, start_s: int) -> MinutePlan:
     faults = list(_faults(secret, start_s, draws))
     fates = [*faults, *[UNHARMED] * (MESSAGES - len(faults))]
     draws.shuffle(fates)
-    offsets = [
-        first + index * SPACING_MS
-        for first in (draws.between(*bounds) for bounds in BURSTS_MS)
-        for index in range(MESSAGES // len(BURSTS_MS))
-    ]
+    first_ms = draws.between(*BURST_MS)
     return MinutePlan(
         start_s,
         tuple(
             Message(
-                f"canary-{start_s}-{draws.below(1 << 64):016x}",
-                offset_ms,
+                f"canary-{draws.below(1 << 64):016x}",
+                first_ms + index * SPACING_MS,
                 fate,
                 place,
                 draws.between(*LATE_MS) if fate == "late" else 0,
                 draws.below(1 << 32),
             )
-            for offset_ms, (fate, place) in zip(offsets, fates, strict=True)
+            for index, (fate, place) in enumerate(fates)
         ),
     )
 

@@ -6,12 +6,11 @@ process was paused, the clock was set) says nothing of lagloss.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count, groupby
+from itertools import count
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -134,8 +133,8 @@ class Sender:
 
     def _send(self, minute: _Minute, tick: Callable[[float], None]) -> None:
         plan = minute.plan
-        for offset_ms, burst in _bursts(plan):
-            minute.at(plan.start_s * 1_000 + offset_ms, lambda burst=burst: self._send_burst(minute, burst))  # type: ignore[misc]
+        last_ms = plan.start_s * 1_000 + plan.messages[-1].offset_ms
+        minute.at(last_ms, lambda: self._send_burst(minute))
         end_ms = (plan.start_s + MINUTE_S) * 1_000
         while (now_ms := self._now_s() * 1_000) < end_ms or minute.steps:
             for step in minute.due(now_ms):
@@ -165,12 +164,12 @@ class Sender:
         for emitter in self._emitters:
             emitter.close()
 
-    def _send_burst(self, minute: _Minute, burst: Sequence[Message]) -> None:
-        """Take a burst through app and relay, and through store what the topic has."""
+    def _send_burst(self, minute: _Minute) -> None:
+        """Take the messages through app and relay, and through store those that the topic has."""
         start_ms = minute.plan.start_s * 1_000
         stored: list[Message] = []
         records, answers = 0, list[KafkaError | None]()
-        for message in burst:
+        for message in minute.plan.messages:
             event_ms = start_ms + message.offset_ms
             self._app.received(message.id, event_ms, payload_crc=message.checksum)
             self._app.sent(message.id, event_ms, payload_crc=message.checksum)
@@ -210,10 +209,9 @@ class Sender:
         work.done()
 
     def _produce(self, message_id: str, event_ms: int, answers: list[KafkaError | None]) -> None:
-        value = json.dumps({"id": message_id, "at": event_ms})
         try:
             self._producer.produce(
-                CANARY_TOPIC, value, message_id, on_delivery=lambda error, _record: answers.append(error)
+                CANARY_TOPIC, str(event_ms), message_id, on_delivery=lambda error, _record: answers.append(error)
             )
         except (BufferError, KafkaException) as error:
             raise Disturbed(f"topic {CANARY_TOPIC}: {error}") from error
@@ -235,11 +233,3 @@ class Sender:
 
     def _last_error(self) -> str | None:
         return next((error for emitter in self._emitters if (error := emitter.stats().last_error)), None)
-
-
-def _bursts(plan: MinutePlan) -> Iterator[tuple[int, list[Message]]]:
-    """Yield the messages of each burst, with the offset of its last, by which all of it is due."""
-    half = len(plan.messages) // 2
-    for _, group in groupby(enumerate(plan.messages), lambda item: item[0] // half):
-        burst = [message for _, message in group]
-        yield burst[-1].offset_ms, burst

@@ -32,7 +32,7 @@ def _document() -> dict[str, Any]:
         False,
     )
     losses = [{"at": place.replace(" ", "=", 1), "max": PLACE_TARGET, "page": False} for place in ALERTING_PLACES]
-    topic = {"topic": CANARY_TOPIC, "id": "key", "eventTime": "$.at in ms", "format": "json"}
+    topic = {"topic": CANARY_TOPIC, "id": "key", "eventTime": "$ in ms", "format": "text"}
     return {
         "apiVersion": "lagloss/v1",
         "kind": "Pipeline",
