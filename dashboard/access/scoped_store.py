@@ -20,7 +20,7 @@ from lagloss_server.store.schema import alerting, canary, dashboard, ownership, 
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 
-OPEN: Final = frozenset({"canary_minute", "lease", "pruned", "reports_position"})
+OPEN: Final = frozenset({"lease", "pruned", "reports_position"})
 """Tables that say nothing of pipelines: everybody may read them whole."""
 _OWNER: Final = {"pipeline": "name"}
 """The column with the pipeline's name, where it is not `pipeline`."""

@@ -315,6 +315,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
         reports = read_reports(connection, ends)
         alerting = read_alerting(connection, with_receivers=store.is_whole)
         sizes = read_sizes(connection) if store.is_whole else []
+        canary = read_canary(connection, now_s)
     if store.is_whole and pipeline is None:
         unreadable = read_unreadable(store, unreadable)
     with store.engine.connect() as connection:
@@ -333,7 +334,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
             sizes=sizes,
             alerting=alerting,
             recomputes=read_recomputes(connection, names),
-            canary=read_canary(connection, now_s),
+            canary=canary,
         )
 
 

@@ -130,7 +130,7 @@ def make_report(store: Store, pipeline: str, span: CalendarRange, now_s: float, 
 
 
 def _canary(store: Store, span: CalendarRange) -> CanaryTotals | None:
-    with store.engine.connect() as connection:
+    with store.unscoped.engine.connect() as connection:
         totals = read_totals(connection, span.from_s, span.to_s)
     return totals if totals.minutes else None
 
