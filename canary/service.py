@@ -235,8 +235,6 @@ class _Ownership:
         """When minutes were begun, by `boot_s`, which a clock that is set does not change."""
         self._right_s: float | None = None
         """When a minute was found right last."""
-        self._seen: dict[int, tuple[int | None, str | None]] = {}
-        """Revision and verdict of the minutes as they were judged last."""
         self._waiting = ""
         """Why the newest minute was not sent as planned; empty if it was."""
         with engine.connect() as connection:
