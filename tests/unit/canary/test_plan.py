@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from canary.plan import ALERTING_PLACES, BURST_MS, HOUR_S, LOSING, MESSAGES, MINUTE_S, RARE, plan_of
+from lagloss_server.extraction import Extractor, Records
 from lagloss_server.model.canary import PLACE_TARGET, TARGET_LAG_MS
 from lagloss_server.model.canary_definition import canary_definition
 
@@ -79,3 +81,13 @@ def test_faults_are_where_the_definition_has_a_place() -> None:
     assert set(LOSING) <= places
     assert {place for fate, place in RARE if fate in ("late", "doubled", "dead")} <= set(definition.graph.checkpoints)
     assert {place for fate, place in RARE if fate == "corrupted"} <= places
+
+
+def test_the_tap_reads_what_the_sender_writes() -> None:
+    (tap,) = canary_definition().taps
+    at_ms = 1_795_250_400_123
+    records = Records(np.array([at_ms + 40]), [b"canary-0f"], [str(at_ms).encode()], [None])
+
+    extracted = Extractor(tap.extraction).extract(records)
+
+    assert (extracted.ids, extracted.event_ms.tolist(), extracted.unreadable) == ([b"canary-0f"], [at_ms], {})
