@@ -88,8 +88,9 @@ class Traffic:
         self._admin = AdminClient({"bootstrap.servers": servers.kafka.bootstrap})
         small = {"segment.index.bytes": "4096", "segment.bytes": "1048576"}
         topics = [NewTopic(f"topic-{number}", PARTITIONS, 1, config=small) for number in range(TOPICS)]
-        for future in self._admin.create_topics(topics, request_timeout=120).values():
-            future.result(120)
+        for start in range(0, TOPICS, AT_ONCE):
+            for future in self._admin.create_topics(topics[start : start + AT_ONCE], request_timeout=120).values():
+                future.result(120)
         self._keys = [(f"topic-{topic}", partition) for topic in range(TOPICS) for partition in range(PARTITIONS)]
         self._offset = 0
         for _ in range(2):
