@@ -13,7 +13,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from aggregator.node_groups import NodeGroup, PartitionLag
+from aggregator.node_groups import GROUP_LABELS, NodeGroup, PartitionLag
 from aggregator.outage import Outage, Server
 from aggregator.results.metrics import PipelineResult
 from aggregator.results.newest import ResultMetrics
@@ -22,8 +22,7 @@ from lagloss_server.groups.velocity import Status
 from lagloss_server.model.window import Window
 from lagloss_server.net.exposition import SetAsideCounts, registry_of
 
-_GROUP: Final = NodeGroup._fields[:4]  # without where offsets are stored
-_PARTITION: Final = (*_GROUP, "topic", "partition")
+_PARTITION: Final = (*GROUP_LABELS, "topic", "partition")
 _STATUS_NUMBERS: Final[dict[Status, int]] = {
     "ok": 0,
     "warning": 1,
@@ -90,15 +89,17 @@ class _ConsumerLags(Collector):
             for lag in self.newest:
                 value = value_of(lag)
                 if value is not None:
-                    gauge.add_metric((*lag.group[:4], lag.topic, str(lag.partition)), value)
+                    gauge.add_metric((*lag.group.labels, lag.topic, str(lag.partition)), value)
             yield gauge
-        members = GaugeMetricFamily("lagloss_consumer_group_members", "Consumers in a node's group", labels=_GROUP)
+        members = GaugeMetricFamily(
+            "lagloss_consumer_group_members", "Consumers in a node's group", labels=GROUP_LABELS
+        )
         state = GaugeMetricFamily(
-            "lagloss_consumer_group_state", "1 for the current state of the group", labels=(*_GROUP, "state")
+            "lagloss_consumer_group_state", "1 for the current state of the group", labels=(*GROUP_LABELS, "state")
         )
         for group, lags in self.groups.items():
-            members.add_metric(group[:4], lags.members)
-            state.add_metric((*group[:4], lags.state), 1)
+            members.add_metric(group.labels, lags.members)
+            state.add_metric((*group.labels, lags.state), 1)
         yield from (members, state)
 
 
@@ -220,7 +221,7 @@ class AggregatorMetrics:
         self._consumer_lags.newest, self._consumer_lags.groups = newest, groups or {}
         for lag in newest:
             if lag.progress is not None:
-                deleted = self._deleted_unread.labels(*lag.group[:4], lag.topic, str(lag.partition))
+                deleted = self._deleted_unread.labels(*lag.group.labels, lag.topic, str(lag.partition))
                 deleted.inc(lag.progress.deleted_since)
 
     def waiting(self, trouble: Callable[[], Outage | None]) -> None:

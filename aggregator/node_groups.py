@@ -12,6 +12,7 @@ from lagloss_server.model.taps import OffsetStorage
 
 QUEUES: Final = "sqs:"
 """The cluster of a group that is a queue of SQS, by its URL. No cluster that a definition names is called so."""
+GROUP_LABELS: Final = ("pipeline", "node", "group", "cluster")
 
 
 class NodeGroup(NamedTuple):
@@ -24,6 +25,11 @@ class NodeGroup(NamedTuple):
     group: str
     cluster: str = ""
     offsets: OffsetStorage | None = None
+
+    @property
+    def labels(self) -> tuple[str, str, str, str]:
+        """Return the values of a metric's labels `GROUP_LABELS`."""
+        return self.pipeline, self.node, self.group, self.cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,7 @@ class Page(Generic[R]):
 
     def opened(self, services: Services, params: Mapping[str, str], address: Address, now_s: float) -> Address:
         """Return the address with the range that the page opens at, where it names none."""
-        if self.opens is None or address.query.keys() & {"range", "from", "to"}:
+        if self.opens is None or address.names_range:
             return address
         return self.opens(services, params, address, now_s)
 

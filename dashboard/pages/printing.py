@@ -107,6 +107,20 @@ def element(tag: str, children: Part = None, **properties: Any) -> Printed:
     return Printed(nodes)
 
 
+def card_table(heads: Sequence[str], rows: Sequence[Printed]) -> Printed:
+    """Return a table whose rows, of `card_row`, are cards on narrow screens (overview.css)."""
+    columns = [element("th", head, role="columnheader", scope="col") for head in heads]
+    head = element("thead", element("tr", columns, role="row"), role="rowgroup")
+    return element("table", [head, element("tbody", rows, role="rowgroup")], role="table", className="overview")
+
+
+def card_row(heads: Sequence[str], name: Part, values: Sequence[Part], **attributes: Any) -> Printed:
+    """Return a row of a `card_table`: its name, and the values below the other heads."""
+    titled = zip(heads[1:], values, strict=True)
+    cells = [element("td", value, role="cell", **data(label=label)) for label, value in titled]
+    return element("tr", [element("th", name, role="rowheader", scope="row"), *cells], role="row", **attributes)
+
+
 def small(text: str) -> Printed | None:
     """Return a second, smaller line of a cell."""
     return element("div", text, className="small") if text else None

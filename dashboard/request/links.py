@@ -24,7 +24,9 @@ PORTFOLIO: Final = "/portfolio"
 AUDIT: Final = "/audit"
 STATIC: Final = ("/_dash-component-suites/", "/assets/")
 """Below these are the program's own files, the same for everybody. Nothing else."""
-CARRIED: Final = ("zone", "range", "from", "to")
+_RANGE: Final = ("range", "from", "to")
+"""Parameters that name a range."""
+CARRIED: Final = ("zone", *_RANGE)
 """Parameters that go along from page to page: how the reader looks, not at what."""
 
 
@@ -55,6 +57,10 @@ class Address:
     def zone(self) -> Zone:
         return Zone.shown(self.query.get("zone"))
 
+    @property
+    def names_range(self) -> bool:
+        return not self.query.keys().isdisjoint(_RANGE)
+
     def asking(self, **changes: str | None) -> Address:
         """Return the same page with these in its query; None takes one out. `from` is written `from_`."""
         query = dict(self.query)
@@ -68,7 +74,7 @@ class Address:
 
     def over(self, span: ShownRange) -> Address:
         """Return the same page over this span."""
-        query = {key: value for key, value in self.query.items() if key not in ("range", "from", "to")}
+        query = {key: value for key, value in self.query.items() if key not in _RANGE}
         return Address(self.path, {**query, **span.query()})
 
     def named(self, range_: str | None) -> Address:

@@ -209,7 +209,7 @@ def groups(
     import msgspec
 
     from lagloss_server.cli.groups_table import groups_table
-    from lagloss_server.groups.cluster_groups import read_cluster_groups
+    from lagloss_server.groups.cluster_groups import cluster_text, read_cluster_groups
 
     now_s = time.time()
     with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
@@ -227,7 +227,7 @@ def groups(
     if not readings:
         typer.echo("No consumer groups were read yet: the aggregator lists them every 10 s.", err=True)
     elif stale:
-        names = ", ".join(name or "lagloss's own" for name in stale)
+        names = ", ".join(map(cluster_text, stale))
         typer.echo(f"Not current: cluster {names} was not read in the last minute.", err=True)
 
 
@@ -241,6 +241,7 @@ def coverage(
     import msgspec
 
     from lagloss_server.cli.coverage_table import coverage_table, not_measured_lines
+    from lagloss_server.groups.cluster_groups import cluster_text
     from lagloss_server.groups.coverage import is_grouping, read_coverage
 
     if not is_grouping(by):
@@ -256,7 +257,7 @@ def coverage(
     if not result.asked_ms:
         typer.echo("No topics were listed yet: the aggregator lists them once a minute.", err=True)
     elif stale := result.not_current(time.time()):
-        names = ", ".join(name or "lagloss's own" for name in stale)
+        names = ", ".join(map(cluster_text, stale))
         typer.echo(f"Not current: topics of cluster {names} were not listed in the last three minutes.", err=True)
 
 

@@ -26,6 +26,7 @@ of a tap of its topic, or else the record's timestamp."""
 Kind = Literal["consumer", "share", "connect"]
 """`share`: a share group (KIP-932), whose members share partitions. `connect`: a source connector of Kafka Connect that
 a definition names, by the offsets that its workers store; its state and members are unknown."""
+OWN_CLUSTER: Final = "lagloss's own"
 CURRENT_S: Final = 60.0
 """An older reading is not current: the aggregator, or the cluster, is away."""
 
@@ -207,6 +208,11 @@ def read_clusters(connection: Connection) -> list[str]:
     """Return the names of the clusters of all groups, sorted; without reading the groups."""
     row = tables.ClusterGroupRow
     return list(connection.execute(select(row.cluster).distinct().order_by(row.cluster)).scalars())
+
+
+def cluster_text(name: str) -> str:
+    """Return the name of a cluster, or what stands for that of lagloss's own topics, which has none."""
+    return name or OWN_CLUSTER
 
 
 def behind_text(group: ClusterGroup) -> str:

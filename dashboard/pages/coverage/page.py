@@ -10,14 +10,15 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part, alert, data, live
+from dashboard.pages.base import Part, alert, live
 from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit
 from dashboard.pages.paging import PageOf, chosen_page, pager
-from dashboard.pages.printing import Printed, element
+from dashboard.pages.printing import Printed, card_row, card_table, element
 from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss_server.base import format as fmt
+from lagloss_server.groups.cluster_groups import cluster_text
 from lagloss_server.groups.coverage import (
     BY_LABEL,
     BY_PREFIX,
@@ -97,7 +98,7 @@ def _notice(coverage: ClusterCoverage, visit: Visit) -> Part:
     stale = coverage.not_current(visit.now_s)
     if not stale:
         return None
-    names = ", ".join(name or "lagloss's own" for name in stale)
+    names = ", ".join(map(cluster_text, stale))
     what = f"Cluster {names}: topics were not listed in the last three minutes."
     return alert("Not current", what, "orange", "!")
 
@@ -128,21 +129,13 @@ def _names(coverage: ClusterCoverage, visit: Visit) -> Printed | None:
         return None
     several = len({place.cluster for place in (*coverage.topics, *coverage.groups)}) > 1
     heads = ("Name", "Kind", *(["Cluster"] if several else []))
-    cells = [(place.name, noun, *([place.cluster or "lagloss's own"] if several else [])) for noun, place in rows]
+    cells = [(place.name, noun, *([cluster_text(place.cluster)] if several else [])) for noun, place in rows]
     title = element("h2", "Named by no definition", className="section-title")
     return element("section", [title, _table(heads, cells)])
 
 
 def _table(heads: Sequence[str], rows: Sequence[tuple[Part, ...]]) -> Printed:
-    """Return a table whose rows are cards on narrow screens (overview.css)."""
-    columns = [element("th", head, role="columnheader", scope="col") for head in heads]
-    body = []
-    for name, *values in rows:
-        titled = zip(heads[1:], values, strict=True)
-        cells = [element("td", value, role="cell", **data(label=label)) for label, value in titled]
-        body.append(element("tr", [element("th", name, role="rowheader", scope="row"), *cells], role="row"))
-    head = element("thead", element("tr", columns, role="row"), role="rowgroup")
-    return element("table", [head, element("tbody", body, role="rowgroup")], role="table", className="overview")
+    return card_table(heads, [card_row(heads, name, values) for name, *values in rows])
 
 
 def _labels(services: Services, address: Address) -> list[str]:

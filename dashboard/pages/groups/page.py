@@ -14,12 +14,12 @@ from dashboard.format import STATUSES, rate
 from dashboard.pages.base import Part, alert, data, live
 from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit
 from dashboard.pages.paging import PageOf, chosen_page, pager
-from dashboard.pages.printing import Printed, element, inside_link, small, status
+from dashboard.pages.printing import Printed, card_row, card_table, inside_link, small, status
 from dashboard.queries.cluster_groups import ClusterGroups, GroupFilters, clusters_of, read_groups
 from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss_server.base import format as fmt
-from lagloss_server.groups.cluster_groups import ClusterGroup, GroupReading
+from lagloss_server.groups.cluster_groups import OWN_CLUSTER, ClusterGroup, GroupReading, cluster_text
 
 _COLUMNS: Final = (
     "Group",
@@ -33,7 +33,6 @@ _COLUMNS: Final = (
     "Pipelines",
 )
 _ALL: Final = "all"
-_OWN: Final = "lagloss's own"
 _NOT_READ: Final = (
     "The aggregator lists the groups of Kafka every 10 s. If none appears, check that it runs (Health), that a group "
     "has committed offsets, and that an ACL lets lagloss DESCRIBE groups and topics."
@@ -84,7 +83,7 @@ def filters_of(address: Address) -> GroupFilters:
 
 
 def _shown(cluster: str | None) -> str:
-    return _ALL if cluster is None else cluster or _OWN
+    return _ALL if cluster is None else cluster_text(cluster)
 
 
 def _choices(filters: GroupFilters, clusters: Sequence[str]) -> list[str]:
@@ -125,22 +124,12 @@ def _page(groups: ClusterGroups, visit: Visit) -> PageOf:
 
 
 def _rows(groups: ClusterGroups, visit: Visit) -> Part | None:
-    """Return a row each; on narrow screens the rows are cards (overview.css)."""
+    """Return a row each."""
     readings = _page(groups, visit).rows(groups.matching)
     if not readings:
         return None
-    heads = [element("th", name, role="columnheader", scope="col") for name in _COLUMNS]
     several = len(groups.clusters) > 1
-    rows = [_row(reading, visit, several=several) for reading in readings]
-    return element(
-        "table",
-        [
-            element("thead", element("tr", heads, role="row"), role="rowgroup"),
-            element("tbody", rows, role="rowgroup"),
-        ],
-        role="table",
-        className="overview",
-    )
+    return card_table(_COLUMNS, [_row(reading, visit, several=several) for reading in readings])
 
 
 def _row(reading: GroupReading, visit: Visit, *, several: bool) -> Printed:
@@ -155,12 +144,8 @@ def _row(reading: GroupReading, visit: Visit, *, several: bool) -> Printed:
         _hottest(group),
         _pipelines(group, visit.address),
     )
-    name = element("th", [group.group, small(_about(group, several=several))], role="rowheader", scope="row")
-    cells = [
-        element("td", value, role="cell", **data(label=label))
-        for label, value in zip(_COLUMNS[1:], values, strict=True)
-    ]
-    return element("tr", [name, *cells], role="row", **data(key=f"{group.cluster}/{group.group}"))
+    name = [group.group, small(_about(group, several=several))]
+    return card_row(_COLUMNS, name, values, **data(key=f"{group.cluster}/{group.group}"))
 
 
 def _about(group: ClusterGroup, *, several: bool) -> str:
@@ -223,7 +208,7 @@ PAGE: Final = Page(
             GroupsId.CLUSTER,
             lambda address: _shown(filters_of(address).cluster),
             lambda address, chosen: address.asking(
-                cluster=None if chosen == _ALL else "" if chosen == _OWN else chosen, page=None
+                cluster=None if chosen == _ALL else "" if chosen == OWN_CLUSTER else chosen, page=None
             ),
             choices=lambda services, address: _choices(filters_of(address), clusters_of(services.store)),
         ),

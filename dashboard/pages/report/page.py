@@ -98,7 +98,7 @@ def requested_range(address: Address, now_s: float) -> CalendarRange:
 def elsewhere(address: Address) -> Address:
     """Return the same time, as pages that know no calendar are asked for it; without a range in the address, each opens
     at its own."""
-    if not address.query.keys() & {"range", "from", "to"}:
+    if not address.names_range:
         return address
     try:
         span = requested_range(address, time.time())
