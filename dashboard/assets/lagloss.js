@@ -64,15 +64,13 @@
   const HOP = /^(arrival|queue|process)-/; // the uid of a hop's trace (lagloss_server/model/hops.py)
   const FADED = 0.12;
 
-  // plotly tells of both halves of a double click as clicks
+  // plotly tells of both halves of a double click as clicks, a busy browser of the second one seconds later
   const DOUBLE_CLICK_MS = 350;
-  let doubledAt = 0;
+  let isDoubled = false;
   document.addEventListener(
     "mousedown",
     (event) => {
-      if (event.detail > 1) {
-        doubledAt = Date.now();
-      }
+      isDoubled = event.detail > 1;
     },
     true,
   );
@@ -106,10 +104,7 @@
       singleClick(click) {
         const { no_update } = window.dash_clientside;
         return new Promise((resolve) => {
-          setTimeout(() => {
-            const isDouble = Date.now() - doubledAt < 3 * DOUBLE_CLICK_MS;
-            resolve(click && !isDouble ? click : no_update);
-          }, DOUBLE_CLICK_MS);
+          setTimeout(() => resolve(click && !isDoubled ? click : no_update), DOUBLE_CLICK_MS);
         });
       },
 

@@ -17,9 +17,10 @@ from playwright.sync_api import Browser, Page, Response, expect
 
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.store.store import Store
+from tests.support.kafka_log import PATIENCE
 from tests.support.window_documents import clicks
 
-WAIT_S = 20
+WAIT_S = 20 * PATIENCE
 expect.set_options(timeout=WAIT_S * 1_000)  # a refresh comes each 5 s, and other tests keep the machine busy
 
 
