@@ -84,7 +84,8 @@ class Traffic:
     """Topics, and groups that read them; each step appends a record to each partition and moves each group by one."""
 
     def __init__(self, servers: Servers) -> None:
-        self._producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 50})
+        patient = {"topic.metadata.propagation.max.ms": 120_000}  # a broker shows so many new topics late
+        self._producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 50, **patient})
         self._admin = AdminClient({"bootstrap.servers": servers.kafka.bootstrap})
         small = {"segment.index.bytes": "4096", "segment.bytes": "1048576"}
         topics = [NewTopic(f"topic-{number}", PARTITIONS, 1, config=small) for number in range(TOPICS)]
