@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import psycopg
+from confluent_kafka import Consumer, TopicPartition
 from sqlalchemy import text
 
 from benchmarks.timing import Stopwatch
@@ -51,6 +52,14 @@ def fresh_kafka(partitions: int = BEACONS_PARTITIONS) -> Iterator[tuple[Path, Em
     with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder, EmbeddedKafka(Path(folder) / "kafka") as kafka:
         create_topics(kafka.bootstrap, partitions)
         yield Path(folder), kafka
+
+
+def prepare_groups(bootstrap: str, topic: str) -> None:
+    """Commit an offset as a consumer, so that the broker has its topic of offsets: an admin client that alters offsets
+    before can wait for its answer until it times out."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "first", "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
+    consumer.close()
 
 
 @contextmanager

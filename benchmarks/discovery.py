@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from benchmarks.figures import Figure
 from benchmarks.timing import Stopwatch
@@ -62,10 +62,13 @@ def _fill(bootstrap: str) -> None:
     small = {"segment.index.bytes": "4096", "segment.bytes": "1048576"}
     names = [f"empty-{number}" for number in range(EMPTY)]
     names += [f"{stem}-{number}" for number in range(FLOWS) for stem in ("in", "out")]
-    topics = [NewTopic(name, 1, 1, config=small) for name in names] + [NewTopic("wide", PARTITIONS, 1, config=small)]
+    topics = [NewTopic(name, 1, 1, config=small) for name in names]
+    topics.append(NewTopic("wide", PARTITIONS // 2, 1, config=small))
     for start in range(0, len(topics), AT_ONCE):
         for future in admin.create_topics(topics[start : start + AT_ONCE], request_timeout=300).values():
             future.result(300)
+    # a broker refuses to create more than 10,000 partitions at once
+    admin.create_partitions([NewPartitions("wide", PARTITIONS)], request_timeout=300)["wide"].result(300)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
     at_ms = time.time_ns() // 1_000_000 - 60_000
     for flow in range(FLOWS):
@@ -73,7 +76,7 @@ def _fill(bootstrap: str) -> None:
             document = json.dumps({"id": f"{flow}-{number:06}", "at": at_ms + number, "note": "x" * 200})
             producer.produce(f"in-{flow}", document, timestamp=at_ms + number + 10)
             producer.produce(f"out-{flow}", document, timestamp=at_ms + number + 500)
-        producer.poll(0)
+        assert producer.flush(120) == 0
     for partition in range(0, PARTITIONS, 100):
         producer.produce("wide", json.dumps({"id": f"wide-{partition}"}), partition=partition)
     assert producer.flush(120) == 0

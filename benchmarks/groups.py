@@ -17,7 +17,7 @@ from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.consumer_lag.watch import EVERY_S, ConsumerLagWatch, WatchedGroups
 from aggregator.metrics import AggregatorMetrics
 from aggregator.set_aside import SetAside
-from benchmarks.database import Servers, fresh_servers
+from benchmarks.database import Servers, fresh_servers, prepare_groups
 from benchmarks.figures import Figure
 from benchmarks.timing import Stopwatch
 from lagloss_server.groups.cluster_groups import read_cluster_groups
@@ -96,6 +96,7 @@ class Traffic:
         self._offset = 0
         for _ in range(2):
             self._append()
+        prepare_groups(servers.kafka.bootstrap, "topic-0")
         self._commit(range(GROUPS))
 
     def move(self) -> None:

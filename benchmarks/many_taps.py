@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_END, Consumer, ConsumerGroupTopicPartitions, 
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import func, select
 
-from benchmarks.database import Servers, fresh_servers, transactions
+from benchmarks.database import Servers, fresh_servers, prepare_groups, transactions
 from benchmarks.figures import Figure
 from benchmarks.services import Service, running
 from lagloss.broker.topics import BEACONS
@@ -28,6 +28,8 @@ SIZES: Final = (2, 20, 1_000)
 """Taps; the delay next to many is compared with that of the first."""
 PARTITIONS: Final = 2
 WARM_UP_S: Final = 20.0
+WARM_UP_PER_TAP_S: Final = 0.12
+"""Until all have had their turns, and rest."""
 IDLE_S: Final = 120.0
 RECORDS: Final = 25
 READY_S: Final = 600.0
@@ -48,7 +50,7 @@ def run() -> list[Figure]:
                 began = time.monotonic()
                 _await_taps(servers, taps, size)
                 print(f"{size} taps: owned after {time.monotonic() - began:.1f} s", flush=True)
-                time.sleep(WARM_UP_S)
+                time.sleep(WARM_UP_S + WARM_UP_PER_TAP_S * size)
                 figures += _idle(servers, taps, size)
                 delays.append(_delay(servers.kafka.bootstrap))
                 print(f"{size} taps: {delays[-1]:.3f} s from a record to its beacon (median of {RECORDS})", flush=True)
@@ -65,11 +67,13 @@ def _apply(servers: Servers, taps: int) -> None:
     topics = [NewTopic(f"t{index}", PARTITIONS, 1, config=small) for index in range(taps // 2)]
     for future in admin.create_topics(topics, request_timeout=120).values():
         future.result(120)
-    producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "log_level": 0})
+    patient = {"topic.metadata.propagation.max.ms": 120_000}  # a broker shows so many new topics late
+    producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "log_level": 0, **patient})
     for index in range(taps // 2):
         for partition in range(PARTITIONS):
             producer.produce(f"t{index}", _record(f"{index}-{partition}"), partition=partition)
     producer.flush()
+    prepare_groups(servers.kafka.bootstrap, "t0")
     for first in range(0, taps // 2, AT_ONCE):
         groups = [
             ConsumerGroupTopicPartitions(f"g{index}", [TopicPartition(f"t{index}", at, 1) for at in range(PARTITIONS)])

@@ -1,7 +1,6 @@
 """Alembic's environment: runs the migrations on the URL that `lagloss_server.store.migrate` or `-x url=` names."""
 
 from alembic import context
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 
 from lagloss_server.store.engine import engine_for
@@ -32,7 +31,7 @@ try:
         connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
         connection.commit()
         if "before" in context.config.attributes:
-            context.config.attributes["before"](MigrationContext.configure(connection).get_current_revision())
+            context.config.attributes["before"](connection)
             connection.commit()
         context.configure(
             connection=connection, target_metadata=Base.metadata, include_name=is_ours, compare_server_default=True

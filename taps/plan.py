@@ -8,9 +8,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
+
+import msgspec
 
 MAX_LOOKS: Final = 256
 """Looks that wait to be passed; beyond that every other one is forgotten, which makes progress coarser, never wrong."""
@@ -128,7 +130,8 @@ class TapPlan:
 
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON; `of` reads it back."""
-        return asdict(self)
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from lagloss.sdk.account import FORGET_S, Account
 from lagloss.sdk.flush import Flush
 from lagloss.sdk.outlets.kafka import Outlet
-from lagloss.sdk.shipper import IDLE_REPORT_S, EmitterIdentity, PendingReport, Shipper
+from lagloss.sdk.shipper import EmitterIdentity, PendingReport, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
 from lagloss_server.base.errors import RegistryUnreachable
 from lagloss_server.model.taps import TAP_LABEL
@@ -43,6 +43,10 @@ NOTE_S: Final = 5.0
 RESTS_AFTER: Final = 3
 """Turns in sequence without news, after which only a topic that grows, a commit or the time can bring any: the second
 looks for markers of transactions at the end, the third knows of them."""
+IDLE_REPORT_S: Final = 30.0
+"""Between reports of a tap without news within a minute; it counts as silent after 60 s. Other emitters report each
+10 s, since their blocks are looked for up to 10 s after their last report; what a tap sends later than that is in a
+stored plan, which its next owner carries out again."""
 LATE_S: Final = 5.0
 """How much later than a round would have it a tap that rests reports by itself."""
 NOT_AT_ALL: Final = float("-inf")
@@ -410,7 +414,7 @@ class TapRunner:
 
     def _has_stored(self, plan: TapPlan) -> None:
         self._unsaved, self._prepared = [], None
-        # by that, too: else an idle tap, which stores a plan each 10 s, would seem to wait for Kafka
+        # by that, too: else an idle tap, which stores a plan now and then, would seem to wait for Kafka
         self._noted_at = time.monotonic()
         self._plan, self._is_done = plan, False
 

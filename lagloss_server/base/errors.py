@@ -330,6 +330,11 @@ class TablesBehind(ServerUnreachable):
     (`lagloss up` does so automatically); see docs/upgrading.md."""
 
 
+class NotUnicode(ServerUnreachable):
+    """The database has the encoding {encoding}, and lagloss stores Unicode. Create it with `CREATE DATABASE … ENCODING
+    'UTF8' TEMPLATE template0`."""
+
+
 class SparkEnded(ServerUnreachable):
     """Spark stopped: {detail}. Restart the aggregator, since Spark cannot restart within a process; `lagloss up`
     does so automatically."""

@@ -38,7 +38,7 @@ def engine_for(database_url: str, **session: str) -> Engine:
     engine = create_engine(
         url,
         hide_parameters=True,
-        connect_args=options,
+        connect_args={**options, "client_encoding": "utf8"},  # else texts of a database in SQL_ASCII are bytes
         pool_pre_ping=True,
         json_serializer=lambda value: json.dumps(value, separators=(",", ":")),
     )

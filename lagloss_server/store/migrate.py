@@ -10,9 +10,9 @@ import alembic.command
 import alembic.config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, text
 
-from lagloss_server.base.errors import TablesBehind, TablesUnknown
+from lagloss_server.base.errors import NotUnicode, TablesBehind, TablesUnknown
 
 _PACKAGED: Final = Path(__file__).with_name("migrations")
 MIGRATIONS: Final = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[2] / "migrations"
@@ -24,11 +24,12 @@ def migrate(database_url: str) -> None:
 
     Raises:
         TablesUnknown: a newer version of lagloss has migrated it.
+        NotUnicode: it cannot hold every text.
     """
     config = alembic.config.Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["url"] = database_url
-    config.attributes["before"] = _demand_known
+    config.attributes["before"] = _demand_usable
     alembic.command.upgrade(config, "head")
 
 
@@ -49,6 +50,13 @@ def demand_newest(engine: Engine) -> None:
     _demand_known(revision)
     if revision != revisions()[0]:
         raise TablesBehind(found=revision or "none", newest=revisions()[0])
+
+
+def _demand_usable(connection: Connection) -> None:
+    encoding = connection.execute(text("SHOW server_encoding")).scalar_one()
+    if encoding != "UTF8":
+        raise NotUnicode(encoding=encoding)
+    _demand_known(MigrationContext.configure(connection).get_current_revision())
 
 
 def _demand_known(revision: str | None) -> None:

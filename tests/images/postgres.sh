@@ -8,7 +8,8 @@ cp "$POSTGRES_PASSWORD_FILE" /tmp/password
 chown postgres /tmp/password
 as=(setpriv --reuid=postgres --regid=postgres --clear-groups env HOME=/tmp)
 if [ ! -s "$data/PG_VERSION" ]; then
-    "${as[@]}" initdb --pgdata="$data" --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-host=scram-sha-256
+    "${as[@]}" initdb --pgdata="$data" --encoding=UTF8 \
+        --username="$POSTGRES_USER" --pwfile=/tmp/password --auth-host=scram-sha-256
     echo "host all all all scram-sha-256" >> "$data/pg_hba.conf"
     "${as[@]}" pg_ctl --pgdata="$data" -o "-c listen_addresses= -k /tmp" --wait start
     "${as[@]}" psql --host=/tmp --username="$POSTGRES_USER" --dbname=postgres -c "CREATE DATABASE \"$POSTGRES_DB\""

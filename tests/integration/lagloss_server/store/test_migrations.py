@@ -13,7 +13,9 @@ import pytest
 from sqlalchemy import text
 
 from lagloss.errors import EXIT_UNREACHABLE
-from lagloss_server.base.errors import TablesBehind, TablesUnknown
+from lagloss_server.base.errors import NotUnicode, TablesBehind, TablesUnknown
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import demand_newest, migrate, revisions
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.store import Store
@@ -114,3 +116,18 @@ def test_of_four_that_migrate_at_once_each_finds_the_newest_tables(database_url:
         ]  # fmt: skip
     assert [(done.result().returncode, done.result().stderr) for done in processes] == [(0, "")] * 4
     demand_newest(store.engine)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_that_cannot_hold_every_text_is_refused(
+    postgres: EmbeddedPostgres, database_url: str, encoding: str
+) -> None:
+    engine = engine_for(database_url)
+    name = f"encoded_{encoding.lower()}"
+    locale = "LOCALE_PROVIDER libc LOCALE 'C' TEMPLATE template0"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"CREATE DATABASE {name} ENCODING '{encoding}' {locale}"))
+        with pytest.raises(NotUnicode, match=encoding):
+            migrate(postgres.database_url(name))
+        connection.execute(text(f"DROP DATABASE {name}"))
+    engine.dispose()
