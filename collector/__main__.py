@@ -31,12 +31,13 @@ def main() -> int:
         settings = Settings.load()
         logs.configure(settings)
         end_in_time()
+        database_url = settings.require_database() if settings.database_url else ""
         app = create_app(
             settings.require_kafka(),
-            _store(settings),
+            _store(database_url) if database_url else None,
             bind_address=settings.bind_address,
             own_url=settings.collector_url,
-            database_url=settings.database_url,
+            database_url=database_url,
             spool_dir=settings.spool_dir,
         )
         port = choose_port("the collector", settings.collector_port)
@@ -49,11 +50,8 @@ def main() -> int:
     return 0
 
 
-def _store(settings: Settings) -> Store | None:
-    if not settings.database_url:
-        return None
-    conninfo = make_conninfo(settings.require_database(), connect_timeout=DATABASE_TIMEOUT_S)
-    store = Store(conninfo, statement_timeout=STATEMENT_TIMEOUT)
+def _store(database_url: str) -> Store:
+    store = Store(make_conninfo(database_url, connect_timeout=DATABASE_TIMEOUT_S), statement_timeout=STATEMENT_TIMEOUT)
     with suppress(OperationalError):  # it starts without PostgreSQL, too
         demand_newest(store.engine)
     return store

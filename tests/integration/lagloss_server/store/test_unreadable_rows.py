@@ -14,9 +14,11 @@ import httpx2
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import text
 
 from lagloss.broker.topics import create_topics
+from lagloss_server.base.database_url import connection_options
 from lagloss_server.base.settings import Settings
 from lagloss_server.model.definition import as_document, parse_definition
 from lagloss_server.ops.doctor import check_rows
@@ -43,13 +45,17 @@ UNREADABLE_SILENCE = text(
 
 @contextmanager
 def service(module: str, bootstrap: str, database_url: str, folder: Path) -> Iterator[str]:
-    """A service's process; its address."""
+    """A service's process, which has the database's password from a file, as in a container; its address."""
     port = choose_port(module)
     variable = {"aggregator": "METRICS"}.get(module, module.upper())
+    options = connection_options(database_url)
+    _, _, password = Path(options.pop("passfile")).read_text().strip().rpartition(":")
+    (folder / "password").write_text(password)
     env = {
         f"LAGLOSS_{variable}_PORT": str(port),
         "LAGLOSS_KAFKA_BOOTSTRAP": bootstrap,
-        "LAGLOSS_DATABASE_URL": database_url,
+        "LAGLOSS_DATABASE_URL": make_conninfo(**options),
+        "LAGLOSS_DATABASE_PASSWORD_FILE": str(folder / "password"),
         "LAGLOSS_DATA_DIR": str(folder / module),
         "LAGLOSS_SPARK_DRIVER_MEMORY": "1g",
     }
