@@ -29,6 +29,7 @@ apiVersion: lagloss/v1
 kind: Pipeline
 metadata: {name: composed}
 spec:
+  sla: {loss: {max: 0}}
   nodes:
     - {name: shop, to: [mail]}
     - {name: mail}
