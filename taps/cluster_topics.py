@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -102,6 +102,8 @@ class ClusterTopics:
         self._admin = AdminClient(KafkaConnection.of(cluster).client({**config, "error_cb": self._refusals.take}))
         self._cluster = cluster
         self._watching: Consumer | None = None
+        self._watched: Set[Key] = frozenset()
+        self._requests: list[TopicPartition] = []
         self._known: dict[str, int] = {}
         self._asking = threading.Lock()
         self._wanted: dict[str, tuple[float, Collection[int] | None]] = {}
@@ -134,12 +136,14 @@ class ClusterTopics:
         with self._asking:
             self._wanted.pop(topic, None)
 
-    def ends(self, places: Collection[Key]) -> TopicEnds:
+    def ends(self, places: Set[Key]) -> TopicEnds:
         """Return the ends of partitions, those that their leaders have said; it costs much less than looks. Used by one
         thread."""
         if self._watching is None:
             self._watching = Consumer(KafkaConnection.of(self._cluster).client(WATCHING))
-        requests = [TopicPartition(*place, OFFSET_END) for place in places]
+        if places != self._watched:
+            self._watched, self._requests = places, [TopicPartition(*place, OFFSET_END) for place in places]
+        requests = self._requests
         at_ms, asked_at = time.time_ns() // 1_000_000, time.monotonic()
         answers = self._watching.offsets_for_times(requests, timeout=ENDS_TIMEOUT_S) if requests else []
         offsets = {

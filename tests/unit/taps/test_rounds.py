@@ -179,6 +179,16 @@ def test_taps_that_rest_report_together_each_plan_once(world: World) -> None:
         assert [plan.number for plan in world.carried_out[emitter]][: len(numbers)] == numbers
 
 
+def test_taps_that_rest_look_once_a_minute_and_report_between(world: World) -> None:
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    emitter, minute = next(iter(world.runners)), int(time.time()) // 60
+    looks, reports = world.topics.looks, len(world.numbers(emitter))
+    until(lambda: len(world.numbers(emitter)) >= reports + 5)
+    minutes = int(time.time()) // 60 - minute
+    assert world.topics.looks - looks <= minutes * TAPS
+    assert minutes or len({plan.through_ms for plan in world.carried_out[emitter][-4:]}) == 1
+
+
 def test_a_topic_that_grows_wakes_its_tap_which_knows_when_it_had_not_grown(world: World) -> None:
     until(lambda: all(runner.resting is not None for runner in world.runners.values()))
     emitter = next(iter(world.runners))
