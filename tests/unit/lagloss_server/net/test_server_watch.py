@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 
 import pytest
+from structlog.testing import capture_logs
 
 from lagloss_server.base.turns import Turns
 from lagloss_server.net import server_watch
@@ -66,12 +67,16 @@ def test_one_that_hangs_shows_and_heals_by_itself() -> None:
 def test_one_that_refuses_is_asked_anew_and_says_why() -> None:
     server, turns = Server(), Turns()
     server.refuses = True
-    with watching(turns, {"Kafka": server.answers}):
+    with capture_logs() as logs, watching(turns, {"Kafka": server.answers}):
         until(lambda: (turns.problem() or "").endswith(" s: db.corp refused"))
         until(lambda: server.connections > 1)
         server.refuses = False
         until(lambda: turns.problem() is None)
     assert server.connections == server.closed
+    assert [(entry["event"], entry["server"], entry.get("trouble")) for entry in logs] == [
+        ("server check failed", "Kafka", "db.corp refused"),
+        ("server responds again", "Kafka", None),
+    ]
 
 
 def test_the_end_does_not_wait_for_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
