@@ -56,7 +56,7 @@ def test_a_tap_has_one_owner_until_that_releases_it_or_its_process_ends(stores: 
 def test_who_was_cut_off_stores_no_plan_and_owns_the_tap_again_if_nobody_took_it(
     tap_engine: Engine, stores: list[TapStore], emitter: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tap_store, "LOST_AFTER_S", 1.0)
+    monkeypatch.setattr(tap_store, "LOST_AFTER_S", 3.0)  # who is held up for longer, by a busy machine, is cut off, too
     mine, other = stores
     assert mine.claim(emitter)
     advance(mine, emitter, 1)
@@ -71,7 +71,7 @@ def test_who_was_cut_off_stores_no_plan_and_owns_the_tap_again_if_nobody_took_it
         mine.note_trouble(emitter, "no answer")
     advance(other, emitter, 2)
     other.close()
-    wait_until(lambda: mine.claim(emitter) is not None, 5, "for the tap to be free")
+    wait_until(lambda: mine.claim(emitter) is not None, 15, "for the tap to be free")
     advance(mine, emitter, 3)
 
 
