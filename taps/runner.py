@@ -186,15 +186,10 @@ class TapRunner:
         is more to do than to report, return for how long (s) to wait before the tap's own turn, which does it."""
         if self._stop.is_set() or self._plan is None or not self._is_done or self._unsaved or self._counts.unreadable:
             return 0.0
-        look = self.resting
-        if look is not None and time.time_ns() // 60_000_000_000 == look.at_ms // 60_000:
-            # within the minute of the look a report says that the tap lives, for which it need not look again
-            following = replace(self._plan, number=self._plan.number + 1, spans=(), gone={})
-        else:
-            try:
-                following = self._next(self._plan)
-            except Exception as error:
-                return self._failed(error)
+        try:
+            following = self._without_look(self._plan) or self._next(self._plan)
+        except Exception as error:
+            return self._failed(error)
         self._prepared = following
         if following.spans or following.gone or not self._is_news(following, self._plan):
             return 0.0
@@ -356,6 +351,13 @@ class TapRunner:
         self._quiet = 0 if following.spans or following.gone else self._quiet + 1
         self._metrics.looked(self._running.tap, topic.look, following)
         return following
+
+    def _without_look(self, last: TapPlan) -> TapPlan | None:
+        """Return a plan that only says that the tap lives; None beyond the minute of the look by which it rests."""
+        look = self.resting
+        if look is None or time.time_ns() // 60_000_000_000 != look.at_ms // 60_000:
+            return None
+        return replace(last, number=last.number + 1, spans=(), gone={})
 
     def _rested(self, last: TapPlan, topic: SharedLook) -> TapPlan:
         """Return the last plan with what the tap would have learned had it looked until just before this look."""

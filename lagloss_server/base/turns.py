@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import structlog
+
+log = structlog.get_logger()
+
 HUNG_S: Final = 1_800.0
 """After so long without a finished turn, and with servers that answer, only a restart helps."""
 
@@ -57,11 +61,15 @@ class ServerLoop(WatchedLoop):
         return f"has not responded for {age_s:.0f} s{self._failure or ''}"
 
     def finished(self) -> None:
+        if self._failure is not None:
+            log.info("server responds again", server=self.name)
         super().finished()
         self._has_answered, self._failure = True, None
 
     def failed(self, error: Exception) -> None:
         """Note why the server did not answer; its age goes on."""
+        if self._failure is None:  # /healthz tells other machines no reason
+            log.warning("server check failed", server=self.name, trouble=str(error))
         first_line = (str(error) or type(error).__name__).strip().partition("\n")[0]
         self._failure = f": {first_line}"
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Final
 
 import psycopg
-import structlog
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
@@ -23,8 +22,6 @@ from lagloss.broker.errors import BrokerRefusals, kafka_error
 from lagloss.broker.topics import BEACONS
 from lagloss_server.base.database_url import PATIENCE, connection_options
 from lagloss_server.base.turns import ServerLoop, Turns
-
-log = structlog.get_logger()
 
 ASK_EVERY_S: Final = 2.0
 ANSWER_LIMIT_S: Final = 10.0
@@ -47,7 +44,6 @@ class ServerWatch:
     def __init__(self, server: str, answers: Answers) -> None:
         self.loop = ServerLoop(server, ANSWER_LIMIT_S)
         self._answers = answers
-        self._is_failing = False
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"health check of {server}", daemon=True)
 
@@ -65,9 +61,6 @@ class ServerWatch:
                 self._ask_on()
             except Exception as error:  # whatever it is, the server is asked again
                 self.loop.failed(error)
-                if not self._is_failing:  # /healthz tells other machines no reason
-                    self._is_failing = True
-                    log.warning("server check failed", server=self.loop.name, trouble=str(error))
                 self._stopped.wait(PAUSE_S)
 
     def _ask_on(self) -> None:
@@ -77,9 +70,6 @@ class ServerWatch:
             while not self._stopped.is_set():
                 next(answers)
                 self.loop.finished()
-                if self._is_failing:
-                    self._is_failing = False
-                    log.info("server responds again", server=self.loop.name)
                 self._stopped.wait(ASK_EVERY_S)
         finally:
             answers.close()
