@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, Table, insert, select, text
@@ -99,3 +100,8 @@ def _uncut(row: Mapping[str, Any]) -> Mapping[str, Any]:
         return row
     facts = WindowFacts.unpack(row["facts"])
     return {**row, "facts": replace(facts, patterns=merge_patterns(facts.patterns, ()), cuts=()).pack()}
+
+
+def password_in(passfile: Path) -> str:
+    """The password in the file of an EmbeddedPostgres, which has one line."""
+    return passfile.read_text().strip().rpartition(":")[2]

@@ -19,6 +19,7 @@ from lagloss_server.ops.embedded.postgres import SERVER_USER, EmbeddedPostgres
 from lagloss_server.ops.embedded.postgres_programs import find_programs
 from lagloss_server.ops.processes import LOOPBACK, choose_port, spawn, terminate
 from tests.support.closers import wait_until
+from tests.support.databases import password_in
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def primary_and_standby(folder: Path) -> Iterator[Pair]:
             check=True,
         )
         # As the server's user it reads no file of ours: the password goes where only that user looks.
-        password = primary.data_dir.joinpath("pgpass").read_text().strip().rpartition(":")[2]
+        password = password_in(primary.data_dir / "pgpass")
         conninfo = make_conninfo(**conninfo_to_dict(source) | {"password": password, "passfile": "/dev/null"})
         with (copy / "postgresql.auto.conf").open("a") as settings:
             settings.write(f"primary_conninfo = '{conninfo}'\n")

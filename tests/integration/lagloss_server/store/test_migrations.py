@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import alembic.command
+import psycopg
 import pytest
 from sqlalchemy import text
 
 from lagloss.errors import EXIT_UNREACHABLE
 from lagloss_server.base.errors import NotUnicode, TablesBehind, TablesUnknown
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import demand_newest, migrate, revisions
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.store import Store
@@ -119,15 +119,11 @@ def test_of_four_that_migrate_at_once_each_finds_the_newest_tables(database_url:
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
-def test_a_database_that_cannot_hold_every_text_is_refused(
-    postgres: EmbeddedPostgres, database_url: str, encoding: str
-) -> None:
-    engine = engine_for(database_url)
+def test_a_database_that_cannot_hold_every_text_is_refused(postgres: EmbeddedPostgres, encoding: str) -> None:
     name = f"encoded_{encoding.lower()}"
     locale = "LOCALE_PROVIDER libc LOCALE 'C' TEMPLATE template0"
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(f"CREATE DATABASE {name} ENCODING '{encoding}' {locale}"))
-        with pytest.raises(NotUnicode, match=encoding):
-            migrate(postgres.database_url(name))
-        connection.execute(text(f"DROP DATABASE {name}"))
-    engine.dispose()
+    with psycopg.connect(postgres.database_url("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' {locale}".encode())
+    with pytest.raises(NotUnicode, match=encoding):
+        migrate(postgres.database_url(name))
+    postgres.drop_database(name)

@@ -28,6 +28,7 @@ from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import metric
 from tests.integration.aggregator.test_outages import MESSAGES, Minutes
 from tests.support.closers import wait_until
+from tests.support.databases import password_in
 
 SERVICES = ("aggregator", "alerting", "taps", "collector", "dashboard")
 BY_A_NEWER_VERSION = text(
@@ -49,8 +50,7 @@ def service(module: str, bootstrap: str, database_url: str, folder: Path) -> Ite
     port = choose_port(module)
     variable = {"aggregator": "METRICS"}.get(module, module.upper())
     options = connection_options(database_url)
-    _, _, password = Path(options.pop("passfile")).read_text().strip().rpartition(":")
-    (folder / "password").write_text(password)
+    (folder / "password").write_text(password_in(Path(options.pop("passfile"))))
     env = {
         f"LAGLOSS_{variable}_PORT": str(port),
         "LAGLOSS_KAFKA_BOOTSTRAP": bootstrap,
