@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import text
 
 from benchmarks.timing import Stopwatch
@@ -21,6 +22,11 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.packing.packed_json import unpack_text
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
+
+TOPICS_AT_ONCE: Final = 100
+_SMALL: Final = {"segment.index.bytes": "4096", "segment.bytes": "1048576"}
+PATIENT: Final = {"topic.metadata.propagation.max.ms": 120_000}
+"""Option of a producer to many new topics, which a broker shows late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,15 @@ def fresh_kafka(partitions: int = BEACONS_PARTITIONS) -> Iterator[tuple[Path, Em
     with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder, EmbeddedKafka(Path(folder) / "kafka") as kafka:
         create_topics(kafka.bootstrap, partitions)
         yield Path(folder), kafka
+
+
+def make_topics(bootstrap: str, names: Sequence[str], partitions: int) -> None:
+    """Create topics with small segments, as many at once as a broker takes: it refuses 10,000 partitions."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    topics = [NewTopic(name, partitions, 1, config=dict(_SMALL)) for name in names]
+    for start in range(0, len(topics), TOPICS_AT_ONCE):
+        for future in admin.create_topics(topics[start : start + TOPICS_AT_ONCE], request_timeout=300).values():
+            future.result(300)
 
 
 def prepare_groups(bootstrap: str, topic: str) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer, IsolationLevel, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, OffsetSpec
 
+from benchmarks.database import make_topics
 from benchmarks.figures import Figure
 from benchmarks.timing import Stopwatch
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
@@ -26,7 +27,6 @@ RECORDS: Final = 500
 """Of each topic with records."""
 PARTITIONS: Final = 10_000
 """Of one topic."""
-AT_ONCE: Final = 100
 
 
 def run() -> list[Figure]:
@@ -59,15 +59,10 @@ def run() -> list[Figure]:
 
 def _fill(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    small = {"segment.index.bytes": "4096", "segment.bytes": "1048576"}
     names = [f"empty-{number}" for number in range(EMPTY)]
     names += [f"{stem}-{number}" for number in range(FLOWS) for stem in ("in", "out")]
-    topics = [NewTopic(name, 1, 1, config=small) for name in names]
-    topics.append(NewTopic("wide", PARTITIONS // 2, 1, config=small))
-    for start in range(0, len(topics), AT_ONCE):
-        for future in admin.create_topics(topics[start : start + AT_ONCE], request_timeout=300).values():
-            future.result(300)
-    # a broker refuses to create more than 10,000 partitions at once
+    make_topics(bootstrap, names, 1)
+    make_topics(bootstrap, ["wide"], PARTITIONS // 2)
     admin.create_partitions([NewPartitions("wide", PARTITIONS)], request_timeout=300)["wide"].result(300)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
     at_ms = time.time_ns() // 1_000_000 - 60_000

@@ -10,14 +10,13 @@ from typing import Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from aggregator.consumer_lag.event_times import RecordPlace
 from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.consumer_lag.watch import EVERY_S, ConsumerLagWatch, WatchedGroups
 from aggregator.metrics import AggregatorMetrics
 from aggregator.set_aside import SetAside
-from benchmarks.database import Servers, fresh_servers, prepare_groups
+from benchmarks.database import PATIENT, Servers, fresh_servers, make_topics, prepare_groups
 from benchmarks.figures import Figure
 from benchmarks.timing import Stopwatch
 from lagloss_server.groups.cluster_groups import read_cluster_groups
@@ -84,14 +83,9 @@ class Traffic:
     """Topics, and groups that read them; each step appends a record to each partition and moves each group by one."""
 
     def __init__(self, servers: Servers) -> None:
-        patient = {"topic.metadata.propagation.max.ms": 120_000}  # a broker shows so many new topics late
-        self._producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 50, **patient})
+        self._producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "linger.ms": 50, **PATIENT})
         self._admin = AdminClient({"bootstrap.servers": servers.kafka.bootstrap})
-        small = {"segment.index.bytes": "4096", "segment.bytes": "1048576"}
-        topics = [NewTopic(f"topic-{number}", PARTITIONS, 1, config=small) for number in range(TOPICS)]
-        for start in range(0, TOPICS, AT_ONCE):
-            for future in self._admin.create_topics(topics[start : start + AT_ONCE], request_timeout=120).values():
-                future.result(120)
+        make_topics(servers.kafka.bootstrap, [f"topic-{number}" for number in range(TOPICS)], PARTITIONS)
         self._keys = [(f"topic-{topic}", partition) for topic in range(TOPICS) for partition in range(PARTITIONS)]
         self._offset = 0
         for _ in range(2):

@@ -14,10 +14,10 @@ from typing import Final
 
 import psutil
 from confluent_kafka import OFFSET_END, Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from sqlalchemy import func, select
 
-from benchmarks.database import Servers, fresh_servers, prepare_groups, transactions
+from benchmarks.database import PATIENT, Servers, fresh_servers, make_topics, prepare_groups, transactions
 from benchmarks.figures import Figure
 from benchmarks.services import Service, running
 from lagloss.broker.topics import BEACONS
@@ -63,12 +63,8 @@ def run() -> list[Figure]:
 def _apply(servers: Servers, taps: int) -> None:
     """Make the topics and groups of so many taps, and a pipeline of each topic and group."""
     admin = AdminClient({"bootstrap.servers": servers.kafka.bootstrap, "log_level": 0})
-    small = {"segment.index.bytes": "4096", "segment.bytes": "1048576"}
-    topics = [NewTopic(f"t{index}", PARTITIONS, 1, config=small) for index in range(taps // 2)]
-    for future in admin.create_topics(topics, request_timeout=120).values():
-        future.result(120)
-    patient = {"topic.metadata.propagation.max.ms": 120_000}  # a broker shows so many new topics late
-    producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "log_level": 0, **patient})
+    make_topics(servers.kafka.bootstrap, [f"t{index}" for index in range(taps // 2)], PARTITIONS)
+    producer = Producer({"bootstrap.servers": servers.kafka.bootstrap, "log_level": 0, **PATIENT})
     for index in range(taps // 2):
         for partition in range(PARTITIONS):
             producer.produce(f"t{index}", _record(f"{index}-{partition}"), partition=partition)
