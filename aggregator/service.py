@@ -93,11 +93,13 @@ class Aggregator:
         return "; ".join([str(outage), *self._disk_note()]) if outage else None
 
     def outage(self) -> Outage | None:
-        """Return why nothing is followed or closed right now: what the work has met, or a loop that is not well."""
+        """Return why nothing is followed or closed right now: a loop that is not well, or what the work has met. Work
+        that hangs cannot take back what it met before, so that of another server is the older news."""
         trouble = self.trouble
-        if trouble is not None and trouble.server != "lease":
+        hangs = [hang(loop, problem, time.time()) for loop, problem in self.turns.unwell()]
+        if trouble is not None and any(found.server == trouble.server for found in hangs):
             return trouble
-        return next((hang(loop, problem, time.time()) for loop, problem in self.turns.unwell()), trouble)
+        return next(iter(hangs), trouble)
 
     def stands_by(self) -> bool:
         """Return whether it lacks nothing but the lease, which another aggregator holds."""

@@ -167,7 +167,8 @@ def test_what_was_committed_and_not_told_of_is_late_until_the_next_node_takes_it
         successor.await_beat()
         ids |= world.send("later", EVENT_NORM)  # so that the successor, too, has something to tell
         world.await_passed("event-norm.out", any)
-        assert world.judged_anew()["pending"] == len(ids)
+        window = world.judged_anew()
+        assert window["pending"] == len(ids), window
         with running(world.settings, "node", EVENT_ROUTER):
             world.await_(lambda: world.beacons("event-router.in") == len(ids), "for the next node")
         assert world.judged_anew()["lost"] == {"min": 0, "max": 0}

@@ -108,7 +108,7 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
         store = stack.enter_context(closing(Store(own_postgres.url)))
         minutes = stack.enter_context(closing(Minutes(own_kafka.bootstrap)))
         minutes.define(store)
-        url = own_postgres.url
+        url, log = own_postgres.url, tmp_path / "aggregator.log"
         with aggregator(own_kafka.bootstrap, url, tmp_path) as process:
             settings = Settings(
                 aggregator_url=process.url, dashboard_url=process.url, collector_url=process.url, data_dir=tmp_path
@@ -139,9 +139,12 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
             own_postgres.start()
             caught_up(2)
 
+            written = len(log.read_text())
             restore(store.engine, backup)
             assert len(minutes.closed(store)) == 1
             caught_up(2)
+            # named DatabaseRestored, unless a statement that met the restore failed first, after which all is read anew
+            assert "server=postgresql" in log.read_text()[written:]
 
             own_kafka.stop()
             minutes.send()
@@ -180,9 +183,7 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
         ends = minutes.closed(calm)
         assert [window["messages"] for window in ends] == [MESSAGES] * 4
         assert [window["lost"]["max"] for window in ends] == [MESSAGES // 50] * 4
-        log = (tmp_path / "aggregator.log").read_text()
-        assert "DatabaseRestored" in log
-        assert log.count("waiting") < 30
+        assert log.read_text().count("waiting") < 30
 
 
 @pytest.mark.slow
