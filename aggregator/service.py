@@ -97,7 +97,7 @@ class Aggregator:
         that hangs cannot take back what it met before, so that of another server is the older news."""
         trouble = self.trouble
         hangs = [hang(loop, problem, time.time()) for loop, problem in self.turns.unwell()]
-        if trouble is not None and any(found.server == trouble.server for found in hangs):
+        if trouble is not None and any(outage.server == trouble.server for outage in hangs):
             return trouble
         return next(iter(hangs), trouble)
 
