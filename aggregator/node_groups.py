@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
 
 from lagloss_server.groups.cluster_groups import Basis
 from lagloss_server.groups.retention import RetentionLimits
@@ -32,8 +33,7 @@ class NodeGroup(NamedTuple):
         return self.pipeline, self.node, self.group, self.cluster
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionOffsets:
+class PartitionOffsets(Struct, frozen=True):
     """Offsets of a partition that a group reads: what it has committed (None: nothing), and what the log holds, [start,
     end). `stamped_ms`: timestamp (epoch ms) of the record that it takes in next; `limits`: those of the topic's
     retention; `size_bytes`: of the log. None: not known."""
@@ -46,8 +46,7 @@ class PartitionOffsets:
     size_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionProgress:
+class PartitionProgress(Struct, frozen=True):
     """Judgement of a group in one partition by its readings so far.
 
     `kept_by`: the limit of retention that deletes first what waits, `none` where the topic has none; `deletes_ms`: when
@@ -65,8 +64,7 @@ class PartitionProgress:
     deleted_since: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
+class PartitionLag(Struct, frozen=True):
     """How far a node's group is behind in one partition: `offsets` from the next record it has to take in to the log's
     end, and for how long that record has been under way (`behind_ms`, signed; 0 where nothing waits), by `basis`, or
     the `problem` for which that is unknown. None: not known. `at`: its offsets, and `progress` what follows from them

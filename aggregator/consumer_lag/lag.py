@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
+from msgspec import Struct
 
 from aggregator.consumer_lag.event_times import NO_EXPRESSIONS, RecordPlace
 from aggregator.consumer_lag.record_times import WaitingRecord, WaitingRecords
@@ -77,8 +77,7 @@ def delay_of(lag: int, end: int, waiting: WaitingRecord | None, asked_ms: int) -
     return Delay(lag, behind_ms, "timestamp")
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """A partition that a group reads: what it has committed of it (None: nothing), and what the log holds, what deletes
     from it and how large it is (None: not known)."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Engine, func, select
 
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
@@ -37,8 +38,7 @@ class PartitionKey(NamedTuple):
         return cls(group.pipeline, group.node, group.group, lag.topic, lag.partition, cluster)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionHistory:
+class PartitionHistory(Struct, frozen=True):
     """Readings of one partition, oldest first; `deleted`: offsets deleted unread in the minute of the newest. `beyond`:
     the offset that the group has committed, where the log did not hold it. When the log has passed it, the records
     before it were never read, so that it is no commit until another one comes."""

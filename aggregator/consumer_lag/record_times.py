@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
+from msgspec import Struct
+from msgspec.structs import replace
 
 from aggregator.consumer_lag.event_times import NO_EXPRESSIONS, EventTimes, RecordPlace
 from lagloss.broker.headers import headers_of
@@ -24,8 +25,7 @@ KEPT_S: Final = 300.0
 """A record that goes on waiting is read again after this time: the topic may have been created anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingRecord:
+class WaitingRecord(Struct, frozen=True):
     """First finding of a committed reader at a place: a record, or (`is_end`) no more than the end of what it may read.
     `event_time_ms` (epoch ms): by lagloss's headers, or by the expression of a tap of the topic; None where neither
     says it, and of a record that a replay brought back. `stamped_ms`: the record's own timestamp, by which retention

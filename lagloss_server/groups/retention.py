@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Final, Literal
 
+from msgspec import Struct
+
 from lagloss_server.groups.velocity import OffsetReading
 
 Limit = Literal["time", "size"]
@@ -45,8 +47,7 @@ def age_ms(stamped_ms: int | None, now_ms: int) -> int | None:
     return now_ms - stamped_ms
 
 
-@dataclass(frozen=True, slots=True)
-class DeletionFront:
+class DeletionFront(Struct, frozen=True):
     """The message `k` offsets after the group's next one can be deleted from `arrives_s` + k / `per_s` on, in seconds
     from now."""
 
@@ -59,8 +60,7 @@ ROUNDING: Final = 1e-9
 """Offsets: far more than floats err by, far less than one."""
 
 
-@dataclass(frozen=True, slots=True)
-class LossAhead:
+class LossAhead(Struct, frozen=True):
     """In `in_s` seconds, at the present velocity, the first message that the group has not read can be deleted;
     `messages` are those waiting now from that one on, at least one: offsets, markers of transactions among them."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, Literal, get_args
+
+from msgspec import Struct
 
 SPAN_MS: Final = 300_000
 """Readings within this time of the newest one make a velocity."""
@@ -32,8 +33,7 @@ STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 """From best to worst."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetReading:
+class OffsetReading(Struct, frozen=True, gc=False):
     """Offsets of a partition at a moment (epoch ms): committed by the group (None: nothing that holds), and those that
     the log holds, [start, end). `is_done`: no record waits, whatever lies before the end: markers of transactions.
     `counts`: what waits is known; else `next` and `lag` are the most that it can be."""
@@ -61,8 +61,7 @@ class OffsetReading:
         return is_rewound or self.start < before.start or self.end < before.end
 
 
-@dataclass(frozen=True, slots=True)
-class Velocity:
+class Velocity(Struct, frozen=True):
     """Offsets per second that the group commits, and that are appended. None: not known."""
 
     commits_per_s: float | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
+from msgspec.structs import replace
 from sqlalchemy import insert, select
 
 from aggregator.consumer_lag.progress import PartitionHistory, PartitionKey, read_histories
@@ -93,7 +94,7 @@ def test_a_group_keeps_the_time_since_which_it_is_in_its_state_and_goes_a_day_af
             return [(each.node, each.state, each.since_ms, each.members) for each in read_groups(connection, "orders")]
 
     assert described(100, mid=stable) == [("mid", "Stable", 100, 2)]
-    assert described(200, mid=replace(stable, members=3)) == [("mid", "Stable", 100, 3)]
+    assert described(200, mid=dataclasses.replace(stable, members=3)) == [("mid", "Stable", 100, 3)]
     assert described(150, mid=empty) == [("mid", "Stable", 100, 3)]  # an older description
     assert described(300, mid=empty, snk=stable) == [("mid", "Empty", 300, 0), ("snk", "Stable", 300, 2)]
     assert described(300 + GROUPS_KEPT_MS, snk=stable)[-1] == ("snk", "Stable", 300, 2)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from aggregator.consumer_lag.lag import Log, offset_lag
 from aggregator.consumer_lag.progress import GroupProgress, PartitionHistory, PartitionKey
