@@ -57,6 +57,7 @@ SHOTS: Final = (
     Shot("message", f"/pipelines/{PIPELINE}/messages?id={{message}}&zone=UTC", ".js-plotly-plot .main-svg"),
     Shot("alerts", "/alerts?zone=UTC", "main h1, main h2"),
     Shot("report", f"/pipelines/{PIPELINE}/report?range=this-month&zone=UTC", "main section"),
+    Shot("groups", "/groups?zone=UTC", "main tbody tr"),
     Shot("health", "/health?zone=UTC", "main h1, main h2"),
     Shot("audit", "/audit?zone=UTC&range=24h", "main table"),
 )
