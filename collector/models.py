@@ -35,6 +35,7 @@ from lagloss.wire.format import (
     Tally,
     TallyRecord,
     name_fits,
+    replay_name,
 )
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.times import NOT_A_TIME, read_time
@@ -72,6 +73,8 @@ def _time_ms(value: object) -> float:
 
 
 Label = Annotated[str, Field(min_length=1, max_length=MAX_REASON_CHARS), AfterValidator(_is_text)]
+Replay = Annotated[str, AfterValidator(replay_name)]
+"""A replay's name that cannot be one is that of a replay all the same, as to the SDK: clients hand on what they got."""
 Text = Annotated[str, AfterValidator(_fits_the_tables)]
 Time = Annotated[float, PlainValidator(_time_ms, json_schema_input_type=float | str)]
 """A number or text that `read_time` reads; as epoch ms."""
@@ -90,7 +93,7 @@ class BeaconJson(TypedDict):
     event_time: Time
     observed_at: NotRequired[Time | None]
     reason: NotRequired[Label | None]
-    replay: NotRequired[Label | None]
+    replay: NotRequired[Replay | None]
     traceparent: NotRequired[str | None]
 
 

@@ -100,8 +100,12 @@ def from_json(id_field: str, time_field: str) -> Source:
 def replay_of(headers: Mapping[str, bytes]) -> str | None:
     """Return the name of the replay that a message with these headers is part of; None for live traffic."""
     value = headers.get(REPLAY_HEADER)
-    if value is None:
-        return None
+    return None if value is None else replay_in(value)
+
+
+def replay_in(value: bytes) -> str:
+    """Return the name of the replay in the header `lagloss-replay`, whatever it holds: a header alone makes a
+    replay."""
     return replay_name(value.decode(errors="replace"))
 
 

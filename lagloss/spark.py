@@ -5,11 +5,12 @@ orders = emit(orders, "orders", "load", "received", id_column="id", time_column=
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.accumulators import Accumulator
@@ -18,6 +19,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Timest
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.checksums import Checksums, Payload
+from lagloss.identity import replay_in
 from lagloss.sdk.emitter import BeaconKind, Emitter
 
 ObserveBatch = Callable[[pa.RecordBatch, pa.Array, pa.Array], None]
@@ -42,6 +44,8 @@ class SparkObservation:
     options: Mapping[str, Any] = field(default_factory=dict)
     trace_column: str | None = None
     payload_column: str | None = None
+    replay: str | None = None
+    replay_column: str | None = None
 
 
 def emit(
@@ -58,6 +62,8 @@ def emit(
     skipped: Accumulator[int] | None = None,
     trace_column: str | None = None,
     payload_column: str | None = None,
+    replay: str | None = None,
+    replay_column: str | None = None,
     **options: Any,
 ) -> DataFrame:
     """Return `df` with a side effect: each row sends a beacon when it is computed, and passes through unchanged.
@@ -80,11 +86,14 @@ def emit(
         trace_column: for `"received"` at the first node: texts as W3C's header `traceparent`, null where there is none.
         payload_column: for `"received"` and `"sent"`: bytes or text as they came in or are sent on, whose CRC-32C is
             sent along. Needs the extra `checksum` where executors run.
+        replay: name of the replay that all rows are part of, as a batch that is run again.
+        replay_column: instead, the name of each row's: text, or bytes as in the header `lagloss-replay`; null for live
+            rows.
         options: of the `Emitter`: `first=True` at the pipeline's first node, `kafka_config`.
 
     Raises:
         ValueError: for columns of other types, an unknown kind, a `trace_column` with another kind than `"received"`,
-            and a `payload_column` with `"filtered"` or `"dead_lettered"`.
+            a `payload_column` with `"filtered"` or `"dead_lettered"`, and both `replay` and `replay_column`.
     """
     if kind not in get_args(BeaconKind):
         raise ValueError(f"expected kind to be one of {', '.join(get_args(BeaconKind))}, found {kind!r}")
@@ -98,6 +107,10 @@ def emit(
         if kind not in ("received", "sent"):
             raise ValueError(f'expected payload_column only with kind "received" or "sent", found kind {kind!r}')
         _expect(df, payload_column, (BinaryType, StringType), "binary or text")
+    if replay_column is not None:
+        if replay is not None:
+            raise ValueError("expected replay, for all rows, or replay_column, for each row, found both")
+        _expect(df, replay_column, (BinaryType, StringType), "text or binary")
     address = KafkaConnection.of(bootstrap) if bootstrap else KafkaConnection.of_environment()
     observation = SparkObservation(
         pipeline,
@@ -112,6 +125,8 @@ def emit(
         options,
         trace_column,
         payload_column,
+        replay,
+        replay_column,
     )
     return df.mapInArrow(partial(observe_partition, observation), df.schema)
 
@@ -162,10 +177,26 @@ def _columns_observer(emitter: Emitter, observation: SparkObservation) -> Observ
     reason = observation.reason if observation.kind in ("filtered", "dead_lettered") else None
     to = observation.to if observation.kind == "sent" else None
 
-    def observe(_: pa.RecordBatch, ids: pa.Array, times: pa.Array) -> None:
-        emitter.observe_all(observation.kind, ids, times, to=to, reason=reason)
+    def observe(batch: pa.RecordBatch, ids: pa.Array, times: pa.Array) -> None:
+        if observation.replay_column is None:
+            emitter.observe_all(observation.kind, ids, times, to=to, reason=reason, replay=observation.replay)
+            return
+        for replay, rows in _by_name(batch.column(observation.replay_column)):
+            some = ids.take(rows), times.take(rows)
+            emitter.observe_all(observation.kind, *some, to=to, reason=reason, replay=replay)
 
     return observe
+
+
+def _by_name(names: pa.Array) -> Iterator[tuple[str | None, pa.Array]]:
+    """Yield the replay that each name of a column is, None for its nulls, with its rows, ascending."""
+    encoded = names.cast(pa.binary()).dictionary_encode()  # Spark's text can hold bytes that are not UTF-8
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    ordered = np.argsort(codes, kind="stable")
+    for rows in np.split(ordered, np.flatnonzero(np.diff(codes[ordered])) + 1):
+        if rows.size:
+            code = int(codes[rows[0]])
+            yield None if code < 0 else replay_in(encoded.dictionary[code].as_py()), pa.array(rows)
 
 
 def _rows_observer(emitter: Emitter, observation: SparkObservation) -> ObserveBatch:
@@ -173,18 +204,17 @@ def _rows_observer(emitter: Emitter, observation: SparkObservation) -> ObserveBa
     observe_one, payload_of = _observer(emitter, observation), _payloads(observation.payload_column)
 
     def observe(batch: pa.RecordBatch, ids: pa.Array, times: pa.Array) -> None:
-        traces, payloads = (
+        traces, payloads, replays = (
             batch.column(name) if name else pa.nulls(len(batch))
-            for name in (observation.trace_column, observation.payload_column)
+            for name in (observation.trace_column, observation.payload_column, observation.replay_column)
         )
-        rows = zip(*(column.to_pylist() for column in (ids, times, traces, payloads)), strict=True)
-        for message_id, event_time, traceparent, payload in rows:
+        columns = (ids, times, traces, payloads, replays.cast(pa.binary()))
+        for message_id, event_time, traceparent, payload, name in zip(*(c.to_pylist() for c in columns), strict=True):
+            replay = observation.replay if name is None else replay_in(name)
+            more: dict[str, Any] = {"replay": replay} if payload is None else {"replay": replay, **payload_of(payload)}
             if traceparent is not None:
-                emitter.received(message_id, event_time, traceparent=traceparent, **payload_of(payload))
-            elif payload is not None:
-                observe_one(message_id, event_time, **payload_of(payload))
-            else:
-                observe_one(message_id, event_time)
+                more["traceparent"] = traceparent
+            observe_one(message_id, event_time, **more)
 
     return observe
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from lagloss.identity import REPLAY_HEADER, replay_in
 from lagloss.sdk.packing import Kind, Observed, PackedBlock, Packer, TallyKey, apply_sample
 from lagloss.sdk.shipper import Position
-from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, WINDOW_S, window_start_of
+from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, UNNAMED_REPLAY, WINDOW_S, window_start_of
 from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.extraction import Extracted, Extractor
 from lagloss_server.extraction.columns import ByteColumn
@@ -36,6 +37,9 @@ COMMIT_SLACK_MS: Final = 5_000
 UNSET_MS: Final = 946_684_800_000
 """2000-01-01: an event time before that was never set (0, -1, the year 1), or is a number of another unit. Its message
 may be of any window."""
+MAX_REPLAYS: Final = 100
+"""Replays that blocks of a tap name at a time, half of those that are kept of an emitter: each makes blocks and tallies
+of its own. Further ones count as unnamed."""
 AHEAD: Final = "time_ahead"
 TOO_OLD: Final = "time_too_old"
 COMMIT_AHEAD: Final = "commit_ahead"
@@ -79,6 +83,37 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True)
+class SpanBeacons:
+    """The beacons of a span, or of a part of it, one per record; `observed.code` is the position of a beacon's replay
+    in `replays`, whose first is None: live traffic."""
+
+    observed: Observed
+    replays: tuple[str | None, ...]
+
+    def coded(self, replays: Sequence[str | None]) -> Observed:
+        """Return the beacons with positions in these replays; those of others are of the unnamed one."""
+        if len(self.replays) == 1:
+            return self.observed
+        position_of = {replay: position for position, replay in enumerate(replays)}
+        positions = [position_of.get(replay, position_of.get(UNNAMED_REPLAY, 0)) for replay in self.replays]
+        return replace(self.observed, code=np.array(positions, np.int64)[self.observed.code])
+
+
+def named_replays(parts: Sequence[SpanBeacons], known: Iterable[str]) -> list[str | None]:
+    """Return the replays that blocks of these beacons name, live traffic first: the `known` ones and, up to
+    `MAX_REPLAYS`, those with the most beacons. The same ones however the beacons are split into parts."""
+    beacons = Counter[str]()
+    for part in parts:
+        counts = np.bincount(part.observed.code, minlength=len(part.replays)).tolist()
+        beacons.update({replay: count for replay, count in zip(part.replays, counts, strict=True) if replay})
+    known = set(known)
+    new = sorted(beacons.keys() - known, key=lambda replay: (-beacons[replay], replay))
+    room = max(0, MAX_REPLAYS - len(known))
+    named = (beacons.keys() & known) | set(new[:room])
+    return [None, *sorted(named | {UNNAMED_REPLAY} if len(new) > room else named)]
+
+
+@dataclass(frozen=True, slots=True)
 class BlockMaker:
     """Makes the blocks of one tap's plans. `since_ms`: start of its first window."""
 
@@ -93,9 +128,9 @@ class BlockMaker:
         return self.tap.order == "key" or any(part.source == "key" for part in self.tap.extraction.parts())
 
     @property
-    def wants_headers(self) -> bool:
-        """Whether records' headers are looked at."""
-        return any(part.source == "header" for part in self.tap.extraction.parts())
+    def headers(self) -> set[str]:
+        """Names of the headers of records that are looked at."""
+        return {REPLAY_HEADER, *self.tap.extraction.headers()}
 
     def make(
         self, plan: TapPlan, read: Mapping[int, SpanRecords], orders: Mapping[int, PartitionOrder] | None = None
@@ -130,24 +165,25 @@ class BlockMaker:
         blocks.blocks = list(self.pack(plan, parts, seq, blocks))
         return blocks
 
-    def pack(self, plan: TapPlan, parts: Sequence[Observed], seq: int, blocks: Blocks) -> Iterator[PackedBlock]:
+    def pack(self, plan: TapPlan, parts: Sequence[SpanBeacons], seq: int, blocks: Blocks) -> Iterator[PackedBlock]:
         """Yield the blocks of beacons that were observed, numbered on from `seq`."""
         if not parts:
             return
-        kinds = [Kind(place, None, None, has_crc=False) for place in self.tap.places]
+        replays = named_replays(parts, plan.replays)
         packer = Packer(self.tap.pipeline, self.tap.node, self.emitter, self.tap.first, seq=seq)
-        observed = Observed.joined(parts)
-        for code, kind in enumerate(kinds):
-            is_named = self.tap.first and kind.place == "in"  # names are costly to sort, and only there they are sent
-            raw_ids = observed.raw_ids if is_named else []
-            at_place = replace(observed, code=np.full(len(observed), code, np.int64), raw_ids=raw_ids)
+        observed = Observed.joined([part.coded(replays) for part in parts])
+        for place in self.tap.places:
+            kinds = [Kind(place, replay, None, has_crc=False) for replay in replays]
+            is_named = self.tap.first and place == "in"  # names are costly to sort, and only there they are sent
+            at_place = observed if is_named else replace(observed, raw_ids=[])
             sampled, left_out = apply_sample(at_place, kinds, plan.sample)
             blocks.thinned |= dict.fromkeys(left_out, plan.sample)
             yield from packer.pack(sampled, kinds, plan.partitions, plan.sample)
 
     def remember(self, read: SpanRecords, order: PartitionOrder) -> None:
         """Have `order` know of records before a span."""
-        self._judge(read, self.extractor.extract(read.records), order, 0)
+        replays = _Replays.of(read)
+        self._judge(read, self.extractor.extract(read.records), order, 0, replays)
 
     def observe(
         self,
@@ -156,26 +192,30 @@ class BlockMaker:
         read: SpanRecords,
         blocks: Blocks,
         order: PartitionOrder | None = None,
-    ) -> Observed | None:
+    ) -> SpanBeacons | None:
         """Return the beacons of a span, or of a part of it, one per record, and count the records that make none.
         `order` knows of the records before, and comes to know of these."""
         blocks.counts.seen += int(read.offsets.size)
         observed = self.extractor.extract(read.records)
         blocks.counts.left_out += observed.left_out
         event_ms, rows, ids = observed.event_ms, observed.rows, observed.ids
+        replays = _Replays.of(read)
         appended = _appended(plan, span, read)
         observed_ms = self._observed_ms(span, read, rows, event_ms, appended)
         out_of_order = np.empty(0, np.bool_)
         if order is not None:
-            out_of_order = self._judge(read, observed, order, plan.planned_at_ms + AHEAD_MS)
+            out_of_order = self._judge(read, observed, order, plan.planned_at_ms + AHEAD_MS, replays)
         early = (event_ms < self.since_ms) & (event_ms >= UNSET_MS)
         blocks.counts.early += int(np.count_nonzero(early))
         ahead = event_ms > plan.planned_at_ms + AHEAD_MS
         too_old = (event_ms < oldest_ms(plan)) & ~early
         in_reach = ~(early | ahead | too_old)
+        past = too_old & (replays.codes[rows] > 0) & (event_ms >= UNSET_MS)
+        if past.any():  # a replay of what is too old to be evaluated may be of no other window
+            self._set_aside(TOO_OLD, rows[past], span, read, (), blocks)
         # What the records beside are of, an unreadable one may be of, too: a backlog, say.
         beside = _windows_of(event_ms[in_reach])
-        for reason, odd in (*observed.unreadable_rows.items(), (AHEAD, rows[ahead]), (TOO_OLD, rows[too_old])):
+        for reason, odd in (*observed.unreadable_rows.items(), (AHEAD, rows[ahead]), (TOO_OLD, rows[too_old & ~past])):
             if odd.size:
                 self._set_aside(
                     reason, odd, span, read, beside | self._windows_around(plan, read, odd, appended), blocks
@@ -190,8 +230,8 @@ class BlockMaker:
             event_ms, rows, observed_ms = event_ms[readable], rows[readable], observed_ms[readable]
             ids = [ids[row] for row in readable.tolist()]
             out_of_order = out_of_order[readable] if order is not None else out_of_order
-        return Observed(
-            code=np.zeros(rows.size, np.int64),
+        columns = Observed(
+            code=replays.codes[rows],
             id_hash=np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64, len(ids)),
             event_ms=event_ms,
             lag_ms=observed_ms - event_ms,
@@ -201,17 +241,25 @@ class BlockMaker:
             traces=np.empty((0, CONTEXT_BYTES), np.uint8),
             out_of_order=out_of_order,
         )
+        return SpanBeacons(columns, replays.names)
 
     def _judge(
-        self, read: SpanRecords, extracted: Extracted, order: PartitionOrder, newest_ms: float
+        self,
+        read: SpanRecords,
+        extracted: Extracted,
+        order: PartitionOrder,
+        newest_ms: float,
+        replays: _Replays,
     ) -> npt.NDArray[np.bool_]:
-        """Return which of the rows that were extracted are out of order; those without a key are not judged."""
-        rows, offsets = np.arange(extracted.rows.size), read.offsets[extracted.rows]
+        """Return which of the rows that were extracted are out of order; those without a key and those of replays are
+        not judged."""
+        offsets, is_live = read.offsets[extracted.rows], replays.codes[extracted.rows] == 0
         if self.tap.order == "partition":
+            rows = np.flatnonzero(is_live)
             keys = np.zeros(rows.size, np.uint64)
         else:
             column = ByteColumn.of(read.records.keys)
-            rows = np.flatnonzero(~column.is_null[extracted.rows])
+            rows = np.flatnonzero(~column.is_null[extracted.rows] & is_live)
             hashes = (xxhash.xxh3_64_intdigest(column.at(row)) for row in extracted.rows[rows].tolist())
             keys = np.fromiter(hashes, np.uint64, rows.size)
         flags = np.zeros(extracted.rows.size, np.bool_)
@@ -297,6 +345,22 @@ class BlockMaker:
             return
         for place in self.tap.places:
             blocks.dropped[TallyKey(place, None, window_start_s)] += beacons
+
+
+class _Replays(NamedTuple):
+    """Replays of records: names, the first None for live traffic, and by record the position of its own."""
+
+    names: tuple[str | None, ...]
+    codes: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, read: SpanRecords) -> _Replays:
+        """Return those that the records' headers name; the name of a replay that no block can carry is the SDK's."""
+        codes = np.zeros(read.offsets.size, np.int64)
+        position_of: dict[str | None, int] = {None: 0}
+        for row, value in read.records.with_header(REPLAY_HEADER).items():
+            codes[row] = position_of.setdefault(replay_in(value), len(position_of))
+        return cls(tuple(position_of), codes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ class TapPlan:
         commits: marks of commits that are not planned yet, by partition.
         void: by partition, the last commit of the group beyond the end of the log.
         is_spread: each span makes blocks of its own, as tasks do that know only theirs; else all spans together.
+        replays: names of replays that blocks of earlier plans have, as far as the account goes back.
     """
 
     number: int
@@ -122,6 +123,7 @@ class TapPlan:
     commits: Mapping[int, tuple[Mark, ...]] = field(default_factory=dict)
     void: Mapping[int, Mark] = field(default_factory=dict)
     is_spread: bool = False
+    replays: tuple[str, ...] = ()
 
     @property
     def records(self) -> int:
@@ -144,6 +146,7 @@ class TapPlan:
                 "spans": tuple(_span(span) for span in document["spans"]),
                 "commits": {int(key): _marks(marks) for key, marks in document["commits"].items()},
                 "void": {int(key): Mark(*mark) for key, mark in document["void"].items()},
+                "replays": tuple(document.get("replays", ())),
             }
         )
 

@@ -255,6 +255,8 @@ class TapRunner:
         """The plan was carried out, and reported."""
         self._counts = TapCounts()
         self._unsaved: list[Tally] = []
+        self._replays: tuple[str, ...] = ()
+        """Names of those that the account has tallies of."""
         self._prepared = None
         """The next plan, where it was made before its turn."""
         self._begin_failed = None
@@ -323,6 +325,7 @@ class TapRunner:
             self._account.restore(tally, 0)
         self._account.reported(owned.tallies)  # a plan is stored only once the one before it was reported
         self._account.tidy(now_s)
+        self._replays = tuple(sorted(self._account.replays))
         self._plan, self._counts = owned.plan, owned.counts
         return True
 
@@ -345,6 +348,7 @@ class TapRunner:
             partitions=partitions,
             sample=self._outlet.sample(self._running.tap.pipeline),
             is_spread=self._engine.is_spread,
+            replays=self._replays,
         )
         following = self._planner.plan(last, topic.look, commits, self._engine.limit)
         following = replace(following, gone={**gone, **following.gone})
@@ -466,6 +470,8 @@ class TapRunner:
         self._reported_at = time.monotonic()
         self._is_done = True
         self._counts.add(blocks.counts)
+        if not {block.increment.key.replay for block in blocks.blocks} <= {None, *self._replays}:
+            self._replays = tuple(sorted(self._account.replays))
         self._metrics.count(self._running.tap, blocks, plan)
         self._tidy()
         return True
@@ -504,6 +510,7 @@ class TapRunner:
         if time.monotonic() - self._tidied_at >= TIDY_S:
             self._tidied_at = time.monotonic()
             self._account.tidy(time.time())
+            self._replays = tuple(sorted(self._account.replays))
         if time.monotonic() - self._pruned_at >= PRUNE_S:
             self._pruned_at = time.monotonic()
             self._store.prune(self._running.emitter, int(time.time()) - FORGET_S)

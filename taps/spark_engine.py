@@ -76,6 +76,7 @@ class SparkEngine:
         takes them."""
         before = 0 if self._maker.tap.order is None else REACH
         topic, nothing = self._maker.tap.topic, F.lit(None).cast("binary")
+        names = sorted(self._maker.headers)
         starts = {str(span.partition): max(span.start - before, 0) for span in plan.spans}
         return (
             self._spark.read.format("kafka")
@@ -84,7 +85,7 @@ class SparkEngine:
             .option("startingOffsets", json.dumps({topic: starts}))
             .option("endingOffsets", json.dumps({topic: {str(span.partition): span.end for span in plan.spans}}))
             .option("failOnDataLoss", "false")
-            .option("includeHeaders", str(self._maker.wants_headers).lower())
+            .option("includeHeaders", "true")
             .option("kafka.isolation.level", "read_committed")
             .options(**FETCHING)
             .load()
@@ -95,6 +96,6 @@ class SparkEngine:
                 "timestampType",
                 "key" if self._maker.wants_keys else nothing.alias("key"),
                 "value",
-                "headers" if self._maker.wants_headers else nothing.alias("headers"),
+                F.filter("headers", lambda header: header["key"].isin(names)).alias("headers"),
             )
         )

@@ -14,10 +14,10 @@ import pyarrow as pa
 from lagloss.broker.connection import Cluster
 from lagloss.broker.topics import BEACONS
 from lagloss.sdk.outlets.kafka import KafkaOutlet, Outgoing
-from lagloss.sdk.packing import Observed, PackedBlock
+from lagloss.sdk.packing import PackedBlock
 from lagloss.sdk.shipper import Position
 from lagloss_server.extraction import Records
-from taps.kernel import BlockMaker, Blocks, span_seq
+from taps.kernel import BlockMaker, Blocks, SpanBeacons, span_seq
 from taps.order import PartitionOrder
 from taps.plan import TapPlan
 from taps.records import SpanRecords
@@ -45,7 +45,7 @@ def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.
     """
     spans = {span.partition: span for span in task.plan.spans}
     blocks_by_key: dict[int, Blocks] = {}
-    parts: dict[int, list[Observed]] = {}
+    parts: dict[int, list[SpanBeacons]] = {}
     orders: dict[int, PartitionOrder] = {}
     for batch in batches:  # in the order of the log, as each partition is read by one task
         partitions = batch.column("partition").to_numpy()

@@ -146,13 +146,15 @@ class TapStore:
                 query = insert(table_of(TapTallyRow))
                 connection.execute(
                     query.on_conflict_do_update(
-                        index_elements=["emitter", "place", "window_start"], set_={"packed": query.excluded.packed}
+                        index_elements=["emitter", "place", "window_start", "replay"],
+                        set_={"packed": query.excluded.packed},
                     ),
                     [
                         {
                             "emitter": emitter,
                             "place": tally.checkpoint,
                             "window_start": tally.window_start,
+                            "replay": tally.replay or "",
                             "packed": pack_tally(tally),
                         }
                         for tally in tallies

@@ -35,6 +35,7 @@ class WaitingRecord(Struct, frozen=True):
     event_time_ms: int | None = None
     is_end: bool = False
     stamped_ms: int | None = None
+    is_replay: bool = False
 
 
 class WaitingRecords:
@@ -114,7 +115,11 @@ class WaitingRecords:
     def _waiting(self, messages: Mapping[RecordPlace, Message]) -> dict[RecordPlace, WaitingRecord]:
         """Return these messages as waiting records."""
         records = {place: self._by_headers(message) for place, message in messages.items()}
-        silent = {place: messages[place] for place, record in records.items() if record.event_time_ms is None}
+        silent = {
+            place: messages[place]
+            for place, record in records.items()
+            if record.event_time_ms is None and not record.is_replay  # whose event was long before it was brought back
+        }
         for place, event_time_ms in self._expressions.read(silent).items():
             records[place] = replace(records[place], event_time_ms=event_time_ms)
         return records
@@ -122,10 +127,11 @@ class WaitingRecords:
     def _by_headers(self, message: Message) -> WaitingRecord:
         headers = mapping_of(headers_of(message))
         identity = self._identities.find(Carrier(headers, b"", message))
-        is_live = identity is not None and REPLAY_HEADER not in headers
+        is_replay = REPLAY_HEADER in headers
         kind, stamped_ms = message.timestamp()
         return WaitingRecord(
             message.offset() or 0,
-            identity.event_time_ms if identity is not None and is_live else None,
+            None if identity is None or is_replay else identity.event_time_ms,
             stamped_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else stamped_ms,
+            is_replay=is_replay,
         )

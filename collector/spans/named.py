@@ -83,6 +83,7 @@ def _seen(span: SentSpan, *, received: bool) -> Seen:
         "checkpoint": "in" if received else "out" if to is None else f"out:{to}",
         "message_id": attributes.get("messaging.message.id"),
         "event_time": attributes.get("lagloss.event_time"),
+        "replay": attributes.get("lagloss.replay"),
         "traceparent": write_traceparent(span.trace_id, span.span_id),
     }
     message = as_seen(0, _BEACON.validate_python(beacon))
@@ -92,5 +93,10 @@ def _seen(span: SentSpan, *, received: bool) -> Seen:
 def _why(error: ValidationError) -> str:
     problem = next(explain(error, keys_given(error)))
     field = write_path(problem.path) if problem.path else "lagloss.pipeline, and lagloss.node or service.name"
-    names = {"message_id": "messaging.message.id", "event_time": "lagloss.event_time", "checkpoint": "lagloss.to"}
+    names = {
+        "message_id": "messaging.message.id",
+        "event_time": "lagloss.event_time",
+        "checkpoint": "lagloss.to",
+        "replay": "lagloss.replay",
+    }
     return f"{names.get(field, field)}: {problem.problem}"

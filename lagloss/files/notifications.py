@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, Final
@@ -12,6 +14,7 @@ from urllib.parse import unquote_plus
 
 import xxhash
 
+from lagloss.identity import REPLAY_HEADER, replay_in
 from lagloss.sdk.packing import EventTime
 from lagloss.wire.format import MAX_ID_BYTES
 from lagloss.wire.times import read_time
@@ -90,6 +93,31 @@ def objects_in(body: str) -> list[StoredObject]:
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise BadNotification(f"a notification without {error}: {body[:100]!r}") from error
     raise BadNotification(f"no Records, s3:TestEvent or object event in {body[:100]!r}")
+
+
+def replay_in_envelope(body: str) -> str | None:
+    """Return the name of the replay in the attributes of SNS's envelope, the outermost if there are several; None if
+    there is none."""
+    with suppress(BadNotification):
+        content = _json(body)
+        while content.get("Type") == "Notification":
+            attributes = content.get("MessageAttributes")
+            attribute = attributes.get(REPLAY_HEADER) if isinstance(attributes, dict) else None
+            if attribute is not None:
+                return replay_in(_attribute_bytes(attribute))
+            content = _json(content.get("Message"))
+    return None
+
+
+def _attribute_bytes(attribute: Any) -> bytes:
+    value = attribute.get("Value") if isinstance(attribute, dict) else None
+    if not isinstance(value, str):
+        return b""
+    raw = value.encode(errors="replace")
+    if attribute.get("Type") == "Binary":
+        with suppress(ValueError):
+            return b64decode(raw, validate=True)
+    return raw
 
 
 def _json(text: object) -> Mapping[str, Any]:

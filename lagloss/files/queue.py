@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy.typing as npt
 
-from lagloss.files.notifications import BadNotification, StoredObject, objects_in
+from lagloss.files.notifications import BadNotification, StoredObject, objects_in, replay_in_envelope
 from lagloss.files.progress import Held, QueueLanes, QueueProgress
+from lagloss.identity import REPLAY_HEADER, replay_in
 from lagloss.sdk.buffer import Count
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.packing import EventTime, epoch_ms_column, list_of
@@ -36,7 +37,17 @@ LAST_TRY_FLUSH_S: Final = 5.0
 """Longest wait of a host for Kafka, in the last try that a message has."""
 DEAD: Final = "maxReceiveCount"
 """The reason of a file that is found in a dead-letter queue."""
-_ATTRIBUTES: Final = ["VisibilityTimeout", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RedrivePolicy"]
+REDRIVE: Final = "redrive"
+"""The name of the replay that a message from the dead-letter queue is part of, if none is named."""
+_ATTRIBUTES: Final = [
+    "VisibilityTimeout",
+    "DelaySeconds",
+    "ReceiveMessageWaitTimeSeconds",
+    "RedrivePolicy",
+    "QueueArn",
+]
+_DEAD_FROM: Final = "DeadLetterQueueSourceArn"
+"""Of a message that was in a dead-letter queue: the queue that it came from. Senders cannot set it."""
 
 
 _Marks = list[tuple[Emitter, int]]
@@ -52,6 +63,7 @@ class _Message:
     held: Held
     sent_at_ms: int
     receive_count: int
+    replay: str | None
     files: list[QueuedFile] = field(default_factory=list)
     unfinished: int = 0
     failed: bool = False
@@ -76,10 +88,15 @@ class QueuedFile:
         """How often the message was received, as the queue says: 1 at the first try."""
         return self.message.receive_count
 
+    @property
+    def replay(self) -> str | None:
+        """The name of the replay that the message is part of; None for live traffic. Hand it on."""
+        return self.message.replay
+
     def received(self, message_ids: Iterable[str], event_times: Iterable[EventTime] | npt.NDArray[Any]) -> None:
         """Report that these records were read; see `Emitter.observe_all`. They are out when the file is imported."""
         ids, times = list_of(message_ids), epoch_ms_column(event_times)
-        self._node.records.observe_all("received", ids, times)
+        self._node.records.observe_all("received", ids, times, replay=self.replay)
         self._records.append((ids, times))
 
     def filtered(
@@ -102,7 +119,7 @@ class QueuedFile:
         reason: str,
     ) -> None:
         ids = list_of(message_ids)
-        self._node.records.observe_all(kind, ids, event_times, reason=reason)
+        self._node.records.observe_all(kind, ids, event_times, reason=reason, replay=self.replay)
         self._rejected.update(ids)
 
     def exit(self, kind: Literal["sent", "dead_lettered"], to: str | None = None, reason: str | None = None) -> None:
@@ -112,13 +129,13 @@ class QueuedFile:
             if self._rejected:
                 rows = [row for row, message_id in enumerate(ids) if message_id not in self._rejected]
                 ids, times = [ids[row] for row in rows], times[rows]
-            node.records.observe_all(kind, ids, times, to=to, reason=reason)
+            node.records.observe_all(kind, ids, times, to=to, reason=reason, replay=self.replay)
         if node.files is None or self.identity is None:
             return
         if kind == "dead_lettered":
-            node.files.dead_lettered(*self.identity, reason or DEAD)
+            node.files.dead_lettered(*self.identity, reason or DEAD, replay=self.replay)
         else:
-            node.files.sent(*self.identity)
+            node.files.sent(*self.identity, replay=self.replay)
 
 
 class NodeQueue:
@@ -150,6 +167,7 @@ class NodeQueue:
         attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=_ATTRIBUTES).get("Attributes", {})
         self._visibility_s = visibility_s or int(attributes.get("VisibilityTimeout", 30))
         self._wait_s = int(attributes.get("ReceiveMessageWaitTimeSeconds", 0))
+        self._arn = attributes.get("QueueArn")
         redrive = json.loads(attributes.get("RedrivePolicy") or "{}")
         self._max_receives = int(redrive["maxReceiveCount"]) if "maxReceiveCount" in redrive else None
         on_its_way_s = notified_within_s + int(attributes.get("DelaySeconds", 0))
@@ -192,8 +210,11 @@ class NodeQueue:
         return [file for message in answer for file in self._taken(message)]
 
     def _receive(self, url: str, request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        names = ["SentTimestamp", "ApproximateReceiveCount"]
-        answer = self._sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=names, **request)
+        names = ["SentTimestamp", "ApproximateReceiveCount", _DEAD_FROM]
+        own = sorted({*request.get("MessageAttributeNames", ()), REPLAY_HEADER})
+        answer = self._sqs.receive_message(
+            **{"QueueUrl": url, "MessageSystemAttributeNames": names, **request, "MessageAttributeNames": own}
+        )
         messages: list[Mapping[str, Any]] = answer.get("Messages", [])
         return messages
 
@@ -218,6 +239,7 @@ class NodeQueue:
             queue_message,
             int(attributes.get("SentTimestamp", received_ms)),
             int(attributes.get("ApproximateReceiveCount", 1)),
+            self._replay_of(raw),
             unfinished=len(stored),
         )
         self.progress.hold(message.id, queue_message)
@@ -232,15 +254,22 @@ class NodeQueue:
             self._finish(message)
         return message.files
 
+    def _replay_of(self, raw: Mapping[str, Any]) -> str | None:
+        """Return the replay that a message of the queue is part of: the one that it names, or a redrive if it has been
+        in the queue's dead-letter queue, which nothing but a redrive brings back."""
+        named = _named_replay(raw)
+        is_back = self._arn is not None and raw.get("Attributes", {}).get(_DEAD_FROM) == self._arn
+        return REDRIVE if named is None and is_back else named
+
     def _report_received(self, file: QueuedFile) -> None:
-        notified, identity = self._node.notified, file.identity
+        notified, identity, replay = self._node.notified, file.identity, file.replay
         if identity is None or self._node.files is None:
             return
         if notified is not None:
             with notified.processing():
-                notified.received(*identity, observed_at=file.message.sent_at_ms)
-                notified.sent(*identity)
-        self._node.files.received(*identity)
+                notified.received(*identity, observed_at=file.message.sent_at_ms, replay=replay)
+                notified.sent(*identity, replay=replay)
+        self._node.files.received(*identity, replay=replay)
 
     # -- importing ------------------------------------------------------------------------------------------------
 
@@ -322,7 +351,7 @@ class NodeQueue:
         for message_id, event_ms in fresh:
             self._dead.add(message_id)
             if self._node.files is not None:
-                self._node.files.dead_lettered(message_id, event_ms, DEAD)
+                self._node.files.dead_lettered(message_id, event_ms, DEAD, replay=_named_replay(raw))
         return len(fresh)
 
     # -- the thread -----------------------------------------------------------------------------------------------
@@ -363,8 +392,8 @@ class NodeQueue:
         if deleted is None or file.identity is None:
             return []
         with deleted.processing():
-            deleted.received(*file.identity)
-            deleted.sent(*file.identity)
+            deleted.received(*file.identity, replay=file.replay)
+            deleted.sent(*file.identity, replay=file.replay)
         deleted.request_flush()
         return [(deleted, deleted.mark())]
 
@@ -414,6 +443,15 @@ class NodeQueue:
         if self._deletable and self._node.deleted is not None:
             self._node.deleted.flush(timeout_s)
             self.settle()
+
+
+def _named_replay(raw: Mapping[str, Any]) -> str | None:
+    """Return the replay that a message names, by its own attribute or by SNS's; None if it names none."""
+    attribute = raw.get("MessageAttributes", {}).get(REPLAY_HEADER)
+    if attribute is None:
+        return replay_in_envelope(raw["Body"])
+    value = attribute.get("BinaryValue") or attribute.get("StringValue") or b""
+    return replay_in(value.encode(errors="replace") if isinstance(value, str) else value)
 
 
 def _acknowledged(waiting: deque[tuple[_Marks, _Message]]) -> Iterator[_Message]:

@@ -175,6 +175,11 @@ class Account:
         ]
 
     @property
+    def replays(self) -> set[str]:
+        """Names of the replays that it has tallies of."""
+        return {key.replay for key in self._keys() if key.replay is not None}
+
+    @property
     def has_changed(self) -> bool:
         """True if a tally changed since it was last `reported`."""
         return bool(self._changed)

@@ -493,7 +493,11 @@ class Emitter:
                 return False
             if self._flusher is None:
                 self._begin_in_child()
-            if key is not None and not (extras and extras[1]) and self._order.is_overtaken(place, key, event_ms):
+            if (
+                key is not None
+                and (extras is None or extras[1] is None)
+                and self._order.is_overtaken(place, key, event_ms)
+            ):
                 extras = (*(extras or NO_EXTRAS)[:-1], True)
             if len(self._buffer) < self._max_items:
                 self._append((place, message_id, event_time, clock_ns, extras))

@@ -77,6 +77,10 @@ class ByteColumn:
         """Return the bytes of a row that is no null."""
         return self.data[self.starts[row] : self.ends[row]].tobytes()
 
+    def take(self, rows: npt.NDArray[np.intp]) -> list[bytes | None]:
+        """Return the bytes of these rows, None for a null."""
+        return [self.at(row) if self.starts[row] >= 0 else None for row in rows.tolist()]
+
     def rows(self) -> list[bytes | None]:
         """Return the bytes of each row, None for a null."""
         data = self.data.tobytes()

@@ -14,7 +14,7 @@ from lagloss_server.extraction import kinds
 from lagloss_server.extraction.columns import I8, ByteColumn, PartColumn
 from lagloss_server.extraction.conditions import FALSE, UNKNOWN, judge
 from lagloss_server.extraction.formats import FormatReader, Schemas
-from lagloss_server.extraction.id_forms import read_ids
+from lagloss_server.extraction.id_forms import named_positions, read_ids, with_named, without
 from lagloss_server.extraction.reasons import CODES, REASONS, Reason
 from lagloss_server.extraction.spec import Extracted, Extraction, Records
 from lagloss_server.extraction.times import read_times
@@ -59,8 +59,10 @@ class Extractor:
         extraction, read = self._extraction, self._read(records)
         ids = read_ids(extraction, [read.parts[part] for part in extraction.id.parts])
         times, time_codes = read_times(read.parts[extraction.event_time.part], extraction.event_time.unit)
-        parts = (*extraction.id.parts, extraction.event_time.part)
-        codes = _first([*(read.codes[part] for part in parts), ids.codes, time_codes])
+        id_codes = [read.codes[part] for part in extraction.id.parts]
+        if named := named_positions(extraction, records):
+            ids, id_codes = with_named(ids, named), [without(codes, named) for codes in id_codes]
+        codes = _first([*id_codes, read.codes[extraction.event_time.part], ids.codes, time_codes])
         left_out = 0
         if extraction.where is not None:
             # of a value that is null every condition is decided

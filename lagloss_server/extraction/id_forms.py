@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from lagloss.identity import ID_HEADER, REPLAY_HEADER
 from lagloss_server.extraction import kinds
 from lagloss_server.extraction.columns import I8, PartColumn
 from lagloss_server.extraction.ids import measure_ids, measure_parts, write_ids
 from lagloss_server.extraction.reasons import CODES
-from lagloss_server.extraction.spec import Extraction
+from lagloss_server.extraction.spec import Extraction, Records
 
 HASH_DIGITS: Final = 32
 """Hexadecimal digits of SHA-256 that are an id: of a thousand million messages, two collide with a chance of 1e-21."""
@@ -50,6 +51,41 @@ def read_ids(extraction: Extraction, parts: Sequence[PartColumn]) -> ReadIds:
             return _hashed(parts)
         case "position":
             return _positions(parts, [topic.encode() for topic in extraction.origins])
+
+
+def named_positions(extraction: Extraction, records: Records) -> dict[int, bytes]:
+    """Return by row the ids of records that were replayed and name, in the header of ids, the position of the message
+    that they are copies of: their own is another. Of ids of other forms there are none."""
+    if extraction.id.form != "position":
+        return {}
+    replayed = records.with_header(REPLAY_HEADER)
+    origins = {topic.encode() for topic in extraction.origins}
+    return {
+        row: position
+        for row, position in (records.with_header(ID_HEADER).items() if replayed else ())
+        if row in replayed and _is_of(position, origins)
+    }
+
+
+def with_named(ids: ReadIds, named: Mapping[int, bytes]) -> ReadIds:
+    """Return ids of which these rows have others."""
+
+    def write(rows: npt.NDArray[np.intp]) -> list[bytes]:
+        is_named = np.isin(rows, list(named))
+        others = iter(ids.write(rows[~is_named]))
+        return [
+            named[row] if has_name else next(others)
+            for row, has_name in zip(rows.tolist(), is_named.tolist(), strict=True)
+        ]
+
+    return ReadIds(without(ids.codes, named), write)
+
+
+def without(codes: I8, rows: Collection[int]) -> I8:
+    """Return codes of which these rows have none."""
+    cleared = codes.copy()
+    cleared[list(rows)] = 0
+    return cleared
 
 
 def _joined(parts: Sequence[PartColumn]) -> ReadIds:
@@ -84,11 +120,16 @@ def _positions(parts: Sequence[PartColumn], origins: Collection[bytes]) -> ReadI
     codes[is_missing] = CODES["no_id"]
     for row in np.flatnonzero(~is_missing).tolist():
         position = _position(*(part.value(row) for part in parts))
-        if position is None or (origins and position.partition(b"/")[0] not in origins):
+        if position is None or not _is_of(position, origins):
             codes[row] = CODES["bad_id"]
         else:
             ids[row] = position
     return ReadIds(codes, lambda chosen: [ids[row] for row in chosen.tolist()])
+
+
+def _is_of(position: bytes, origins: Collection[bytes]) -> bool:
+    """Return whether this is a position in a topic of `origins`, or of any if there are none."""
+    return bool(_POSITION.fullmatch(position)) and (not origins or position.partition(b"/")[0] in origins)
 
 
 def _position(first: int | bytes | None, *numbers: int | bytes | None) -> bytes | None:

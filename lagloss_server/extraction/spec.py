@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,20 @@ class Records:
             values.append(value)
         return ByteColumn.of(values)
 
+    def with_header(self, name: str) -> dict[int, bytes]:
+        """Return by row the header of this name of the records that have one, no bytes if it has no value. Of several
+        of a name it is the last."""
+        if _is_arrow(self.headers):
+            of_row, values, named = _named(self.headers, name)
+            return {row: value or b"" for row, value in zip(of_row[named].tolist(), values.take(named), strict=True)}
+        return {
+            index: content or b""
+            for index, row in enumerate(self.headers)
+            if row
+            for key, content in row
+            if key == name
+        }
+
     def broken_headers(self) -> I8:
         """Return why the headers of each record cannot be read: a code of `CODES`, or 0."""
         broken = np.zeros(len(self), np.int8)
@@ -104,16 +118,28 @@ def _is_arrow(headers: object) -> bool:
     return hasattr(headers, "flatten")
 
 
-def _of_arrow(headers: Any, name: str) -> ByteColumn:
+class _Named(NamedTuple):
+    """Headers of many records in one column: the row of each, its value, and the positions of those of a name."""
+
+    of_row: npt.NDArray[np.int64]
+    values: ByteColumn
+    named: npt.NDArray[np.intp]
+
+
+def _named(headers: Any, name: str) -> _Named:
     import pyarrow.compute as pc
 
     flat = headers.flatten()
     sizes = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
-    of_row = np.repeat(np.arange(len(headers)), sizes)
     is_named = pc.fill_null(pc.equal(flat.field("key"), name), False).to_numpy(zero_copy_only=False)
-    values = ByteColumn.of(flat.field("value"))
+    return _Named(
+        np.repeat(np.arange(len(headers)), sizes), ByteColumn.of(flat.field("value")), np.flatnonzero(is_named)
+    )
+
+
+def _of_arrow(headers: Any, name: str) -> ByteColumn:
+    of_row, values, named = _named(headers, name)
     starts, ends = np.full(len(headers), -1, np.int64), np.zeros(len(headers), np.int64)
-    named = np.flatnonzero(is_named)
     starts[of_row[named]], ends[of_row[named]] = values.starts[named], values.ends[named]  # the last one stays
     return ByteColumn(values.data, starts, ends)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from lagloss.identity import ID_HEADER, REPLAY_HEADER
 from lagloss_server.base.fields import Name, Strict, like
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, RecordPart, TimeExpression
 
@@ -171,6 +172,12 @@ class Extraction:
         where = self.where.written if self.where else None
         own = {"where": where, "format": self.format, "schema": self.schema, "message": self.message}
         return {**written, **own, **({"origins": list(self.origins)} if self.origins else {})}
+
+    def headers(self) -> set[str]:
+        """Return the names of the headers that are looked at: also that of ids, by which a record that is replayed
+        names the position of the message that it is a copy of."""
+        named = {part.name for part in self.parts() if part.source == "header"}
+        return {*named, ID_HEADER, REPLAY_HEADER} if self.id.form == "position" else named
 
     def parts(self) -> tuple[RecordPart, ...]:
         """Return the parts of a record that are looked at, each once."""

@@ -698,6 +698,7 @@ def _taps() -> None:
         binary("emitter", key=True),
         text("place", key=True),
         bigint("window_start", "epoch s", key=True),
+        text("replay", "empty for live traffic", key=True),
         binary("packed", "the tally, as a report has it"),
         comment="Tallies of taps, up to the plan before the newest. Writer: taps.",
     )

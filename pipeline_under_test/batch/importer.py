@@ -122,7 +122,7 @@ class Importer:
             self._resist(file)
             self._ledger.write("writing", node=self._name, file=name, rejected=bad)
             is_writing = True
-            self._sink.write([event for event in events if event.problem is None])
+            self._sink.write([event for event in events if event.problem is None], file.replay)
         except Exception as error:
             self._ledger.write(
                 "failed",

@@ -32,6 +32,7 @@ EVENT = Table(
     Column("kind", Text, nullable=False),
     Column("value", Float, nullable=False),
     Column("referrer", Text),
+    Column("replay", Text, comment="name of the replay that alone has brought it so far; null: live traffic has"),
     Column("imported_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Index("event_hour", "hour"),
     comment="Events; written by db-import.",

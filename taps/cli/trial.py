@@ -14,6 +14,7 @@ from rich.table import Table
 
 from lagloss.broker.errors import reaching
 from lagloss.errors import UsageError
+from lagloss.identity import REPLAY_HEADER, replay_in
 from lagloss.wire.sketch import rank
 from lagloss_server.base.errors import NotEnoughData
 from lagloss_server.base.format import datetime_of
@@ -36,7 +37,8 @@ KEY_CHARS = 24
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What an extraction gives of a sample. `ids`, `event_ms`: by row; None where there is none. `reasons`: by row."""
+    """What an extraction gives of a sample. `ids`, `event_ms`: by row; None where there is none. `reasons`: by row.
+    `replays`: names of replays, of the rows that have one."""
 
     extraction: Extraction
     ids: list[str | None]
@@ -44,6 +46,7 @@ class Trial:
     reasons: list[str | None]
     left_out: int
     counts: dict[str, int]
+    replays: dict[int, str]
 
     @classmethod
     def of(cls, extraction: Extraction, sample: Sample, extractor: Extractor) -> Trial:
@@ -57,9 +60,9 @@ class Trial:
         for reason, rows in extracted.unreadable_rows.items():
             for row in rows.tolist():
                 reasons[row] = reason
-        return cls(
-            extraction, ids, times, reasons, extracted.left_out, {k: v[0] for k, v in extracted.unreadable.items()}
-        )
+        counts: dict[str, int] = {reason: count for reason, (count, _) in extracted.unreadable.items()}
+        replays = {row: replay_in(value) for row, value in sample.records.with_header(REPLAY_HEADER).items()}
+        return cls(extraction, ids, times, reasons, extracted.left_out, counts, replays)
 
     @property
     def readable(self) -> int:
@@ -141,6 +144,7 @@ def _document(sample: Sample, trial: Trial, guesses: Guesses, count: int) -> dic
                 "id": trial.ids[row],
                 "event_time": None if (event_ms := trial.event_ms[row]) is None else rfc3339(event_ms / 1_000),
                 "reason": trial.reasons[row],
+                "replay": trial.replays.get(row),
             }
             for row in range(first, len(sample))
         ],
@@ -185,16 +189,19 @@ def _print(sample: Sample, trial: Trial, guesses: Guesses, count: int, guessed: 
 def summary(sample: Sample, trial: Trial) -> str:
     """Return in a few lines how much of a sample can be read, and how its ids and times look."""
     extraction = trial.extraction
-    ids = [message_id for message_id in trial.ids if message_id is not None]
+    live = [row for row in range(len(sample)) if row not in trial.replays]
+    ids = [message_id for row in live if (message_id := trial.ids[row]) is not None]
     by = f"id {extraction.id.written} and eventTime {extraction.event_time.written}"
     lines = [f"{trial.readable} of the newest {len(sample)} records can be read with {by}."]
     if trial.left_out:
         lines.append(f"{trial.left_out} are excluded by the condition.")
     lines += [f"{count} cannot be read: {reason}." for reason, count in trial.counts.items()]
+    if trial.replays:
+        lines.append(f"{len(trial.replays)} were replayed: no lag, no duplicates.")
     if ids:
         if len(set(ids)) < len(ids):
             lines.append(f"{len(ids) - len(set(ids))} have the id of another record.")
-        times = zip(sample.records.timestamp_ms.tolist(), trial.event_ms, strict=True)
+        times = ((int(sample.records.timestamp_ms[row]), trial.event_ms[row]) for row in live)
         lags = sorted(at_ms - event_ms for at_ms, event_ms in times if event_ms is not None)
         p50 = lags[rank(0.5, len(lags)) - 1]
         lines.append(f"Lag of the records: p50 {p50:,.0f} ms, max {lags[-1]:,.0f} ms.")

@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import md5
 from typing import Any
 from urllib.parse import quote_plus
+
+ARN = "arn:aws:sqs:eu-central-1:1:db-queue"
+
+
+def _only(attributes: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if name in names}
 
 
 @dataclass
@@ -19,6 +25,8 @@ class FakeMessage:
     sent_ms: int
     visible_ms: int
     received: int = 0
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    system: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -34,8 +42,15 @@ class FakeQueue:
     extended: list[tuple[str, int]] = field(default_factory=list)
     failing: bool = False
 
-    def send(self, body: str) -> None:
-        self.messages.append(FakeMessage(f"m{len(self.messages)}", body, self.now_ms, self.now_ms))
+    def send(self, body: str, attributes: Mapping[str, Any] | None = None) -> None:
+        name = f"m{len(self.messages)}"
+        self.messages.append(FakeMessage(name, body, self.now_ms, self.now_ms, attributes=attributes or {}))
+
+    def redrive(self) -> None:
+        """Move what is dead back, as a task of SQS does: as new messages, which still say where they died."""
+        for message in self.dead:
+            self.messages.append(replace(message, id=f"{message.id}-again", visible_ms=self.now_ms, received=0))
+        self.dead = []
 
     def get_queue_attributes(self, **request: Any) -> Mapping[str, Any]:
         redrive = {} if self.max_receives is None else {"maxReceiveCount": str(self.max_receives)}
@@ -45,6 +60,7 @@ class FakeQueue:
             "Attributes": {
                 "VisibilityTimeout": str(self.visibility_s),
                 "RedrivePolicy": json.dumps(redrive),
+                "QueueArn": ARN,
                 "ApproximateNumberOfMessages": str(visible),
                 "ApproximateNumberOfMessagesNotVisible": str(len(source) - visible),
             }
@@ -65,19 +81,23 @@ class FakeQueue:
                 continue
             if source is self.messages and self.max_receives is not None and message.received >= self.max_receives:
                 self.messages.remove(message)
+                message.system["DeadLetterQueueSourceArn"] = ARN
                 self.dead.append(message)
                 continue
             message.received += 1
             message.visible_ms = self.now_ms + VisibilityTimeout * 1000
+            system = {
+                "SentTimestamp": str(message.sent_ms),
+                "ApproximateReceiveCount": str(message.received),
+                **message.system,
+            }
             found.append(
                 {
                     "MessageId": message.id,
                     "ReceiptHandle": message.id,
                     "Body": message.body,
-                    "Attributes": {
-                        "SentTimestamp": str(message.sent_ms),
-                        "ApproximateReceiveCount": str(message.received),
-                    },
+                    "Attributes": _only(system, request.get("MessageSystemAttributeNames", ())),
+                    "MessageAttributes": _only(message.attributes, request.get("MessageAttributeNames", ())),
                 }
             )
         return {"Messages": found} if found else {}

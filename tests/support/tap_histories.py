@@ -1,11 +1,11 @@
 """Random histories of two taps, a topic's and a reader's, and what each record should have come to.
 
 Runners are killed and paused between any two steps that others can see, two own a tap one after the other, records are
-deleted, transactions aborted or left open, partitions added. Producers stamp their records with anything, and the
-reader commits anywhere, beyond the end of the log, too: a group, or a mirror that stores its offsets as Kafka Connect
-does, in transactions or not, among odd records. The truth is written down by whoever produces and commits, and of a
-group's commits by a reader of their log that knows no tap. All records are in the topic, so at no look may any be lost
-for certain on its way to the reader.
+deleted, transactions aborted or left open, partitions added. Some records are replays, of ids that other records have,
+or none. Producers stamp their records with anything, and the reader commits anywhere, beyond the end of the log, too: a
+group, or a mirror that stores its offsets as Kafka Connect does, in transactions or not, among odd records. The truth
+is written down by whoever produces and commits, and of a group's commits by a reader of their log that knows no tap.
+All records are in the topic, so at no look may any be lost for certain on its way to the reader.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap
 
 T = TypeVar("T")
+Sighting = tuple[int, str | None]
+"""Hash of an id, and the replay that its record is of."""
 WINDOW_MS = 60_000
 STAMPS: Mapping[str, Callable[[int], int]] = {
     "honest": lambda now_ms: now_ms,
@@ -61,6 +63,16 @@ STAMPS: Mapping[str, Callable[[int], int]] = {
     "far ahead": lambda _: 1 << 62,
 }
 """What producers stamp a record with."""
+REPLAYS: Mapping[bytes | None, str] = {
+    b"june": "june",
+    b"again": "again",
+    "été".encode(): "été",
+    b"\xff": "\ufffd",
+    b"": "unnamed",
+    None: "unnamed",
+    b"x" * 501: "unnamed",
+}
+"""The name of a replay by its header."""
 PATIENCE_S = 300.0
 LIMIT = 7
 """Offsets per plan: so few that histories of some dozen records take many."""
@@ -141,6 +153,13 @@ class Truth:
     event_ms: int
     bad: str | None = None
     key: str | None = None
+    replay: str | None = None
+
+    @property
+    def sighting(self) -> Sighting:
+        """Return what no other record is."""
+        assert self.message_id
+        return hash_id(self.message_id), self.replay
 
 
 class Mirror:
@@ -221,6 +240,8 @@ class History:
     database_url: str
     seed: int
     reads_all: bool = True
+    names_all: bool = True
+    """False: more replays than blocks may name, so that an id is replayed once at most."""
     since_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000 // WINDOW_MS * WINDOW_MS - WINDOW_MS)
 
     def __post_init__(self) -> None:
@@ -244,6 +265,7 @@ class History:
         self._open: list[Truth] | None = None
         self.committer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group, "log_level": 0})
         self.records: list[Truth] = []
+        self._replayed: set[tuple[str | None, str | None]] = set()
         self.invisible = 0
         self.number = 0
         self.committed: dict[int, int] = {}
@@ -305,10 +327,24 @@ class History:
             elif kind < 0.15:
                 event_ms = self.since_ms - self.random.randint(1, 100_000)
                 document["at"] = event_ms
+            replay: str | None = None
+            headers: list[tuple[str, bytes | None]] = self.random.choice([[], [("a", b"b")], [("lagloss-id", b"x")]])
+            if self.random.random() < 0.2:
+                header, replay = self.random.choice([*REPLAYS.items()])
+                headers = [("lagloss-replay", b"earlier"), *headers, ("lagloss-replay", header)]
+                before = [truth for truth in self.records if truth.message_id]
+                if before and message_id and self.random.random() < 0.8:
+                    truth = self.random.choice(before)
+                    message_id, event_ms = truth.message_id, truth.event_ms
+                    document = {"id": message_id, "at": event_ms}
+                replay = self.label(replay)
+                if (message_id, replay) in self._replayed:
+                    continue
+                self._replayed.add((message_id, replay))
             value = "{broken" if bad == "not_json" else json.dumps(document)
             stamp_ms = STAMPS[self.random.choice(self.stamps)](now_ms)
             key = self.random.choice([None, "a", "b"])
-            at, facts = self.random.randrange(self.partitions), (now_ms, message_id, event_ms, bad, key)
+            at, facts = self.random.randrange(self.partitions), (now_ms, message_id, event_ms, bad, key, replay)
 
             def delivered(error: Any, message: Message, facts: tuple[Any, ...] = facts) -> None:
                 assert error is None, error
@@ -317,8 +353,12 @@ class History:
                 place = message.partition() or 0, message.offset() or 0
                 into.append(Truth(*place, message.timestamp()[1], bounds, name, event, *rest))
 
-            producer.produce(self.topic, value, key, at, on_delivery=delivered, timestamp=stamp_ms)
+            producer.produce(self.topic, value, key, at, on_delivery=delivered, timestamp=stamp_ms, headers=headers)
         assert producer.flush(10) == 0
+
+    def label(self, replay: str | None) -> str | None:
+        """What a replay's name is compared as."""
+        return replay if self.names_all or replay is None else "named or not"
 
     def transact(self) -> None:
         """Begin a transaction, or end the open one."""
@@ -620,7 +660,8 @@ class History:
                 block = decode_block(value)
                 seen = self._sent if block.emitter == self.taps["topic"].emitter else self._received
                 if block.checkpoint in ("a.out", "b.in"):
-                    seen.update(zip(block.id_hash.tolist(), block.lag_ms.tolist(), strict=True))
+                    for id_, lag_ms in zip(block.id_hash.tolist(), block.lag_ms.tolist(), strict=True):
+                        seen[id_] = max(lag_ms, seen.get(id_, lag_ms))
             elif key == self.taps["group"].emitter:
                 report = decode_report(value)
                 self._lanes |= {at.lane: at.until for at in report.progress if at.checkpoint == "b.in"}
@@ -654,36 +695,37 @@ def _differences(
     for block in history.blocks(kind):
         known = by_seq.setdefault(block.seq, block)
         same = np.array_equal(known.id_hash, block.id_hash) and known.checkpoint == block.checkpoint
-        same &= known.out_of_order == block.out_of_order
+        same &= (known.out_of_order, known.replay) == (block.out_of_order, block.replay)
         if not same and not history.deleted:
             yield f"block {block.seq} was sent with two contents"
     reports = history.reports(kind)
-    newest: dict[tuple[str, int], tuple[int, Tally]] = {}
+    newest: dict[tuple[str, int, str | None], tuple[int, Tally]] = {}
     for report in reports:
         for tally in report.tallies:
-            key = (tally.checkpoint, tally.window_start)
+            key = (tally.checkpoint, tally.window_start, tally.replay)
             if report.seq >= newest.get(key, (-1, tally))[0]:
                 newest[key] = (report.seq, tally)
     dropped = sum(tally.dropped for _, tally in newest.values())
     plan_of = {
-        (block.checkpoint, id_): seq >> SEQ_BITS for seq, block in by_seq.items() for id_ in block.id_hash.tolist()
+        (block.checkpoint, id_, history.label(block.replay)): seq >> SEQ_BITS
+        for seq, block in by_seq.items()
+        for id_ in block.id_hash.tolist()
     }
     for place in running.tap.places:
         checkpoint = f"{running.tap.node}.{place}"
 
         def is_incomplete(truth: Truth, checkpoint: str = checkpoint) -> bool:
             window = truth.event_ms // WINDOW_MS * WINDOW_MS // 1_000
-            return (checkpoint, window) in newest and newest[checkpoint, window][1].dropped > 0
+            return (checkpoint, window, None) in newest and newest[checkpoint, window, None][1].dropped > 0
 
-        found: Counter[int] = Counter()
-        lags: dict[int, float] = {}
+        found: Counter[Sighting] = Counter()
+        lags: dict[Sighting, float] = {}
         for block in by_seq.values():
             if block.checkpoint == checkpoint:
-                found.update(block.id_hash.tolist())
-                lags.update(zip(block.id_hash.tolist(), block.lag_ms.tolist(), strict=True))
-        expected = {
-            hash_id(t.message_id): t for t in history.records if t.message_id and t.event_ms >= history.since_ms
-        }
+                sightings = [(id_, history.label(block.replay)) for id_ in block.id_hash.tolist()]
+                found.update(sightings)
+                lags.update(zip(sightings, block.lag_ms.tolist(), strict=True))
+        expected = {t.sighting: t for t in history.records if t.message_id and t.event_ms >= history.since_ms}
         for id_, count in found.items():
             if id_ not in expected:
                 yield f"{checkpoint} has a record that is not there"
@@ -705,10 +747,14 @@ def _differences(
                 lag = np.float32(lags[id_])
                 if not np.float32(low - truth.event_ms) <= lag <= np.float32(high - truth.event_ms):
                     yield f"{checkpoint} observed {truth} {float(lag) + truth.event_ms - low} ms after {low}"
-        for (at, window), (_, tally) in newest.items():
+        for (at, window, replay), (_, tally) in newest.items():
             # A plan that is repeated after a deletion has fewer records, and says so: its window is incomplete.
             if at == checkpoint and not (history.deleted and tally.dropped):
-                blocks = [block for block in by_seq.values() if (block.checkpoint, block.window_start) == (at, window)]
+                blocks = [
+                    block
+                    for block in by_seq.values()
+                    if (block.checkpoint, block.window_start, block.replay) == (at, window, replay)
+                ]
                 if tally.beacons != sum(block.count for block in blocks):
                     total = sum(block.count for block in blocks)
                     yield f"{checkpoint} tallies {tally.beacons} beacons of {window}, its blocks have {total}"
@@ -738,24 +784,32 @@ def _wrong_counts(history: History, mirror: Mirror) -> Iterator[str]:
 
 
 def _wrong_order(
-    history: History, kind: str, checkpoint: str, blocks: Iterable[BeaconBlock], expected: Mapping[int, Truth]
+    history: History,
+    kind: str,
+    checkpoint: str,
+    blocks: Iterable[BeaconBlock],
+    expected: Mapping[Sighting, Truth],
 ) -> Iterator[str]:
     """Yield the records that are out of order by the definition and not by the blocks, or the other way round."""
     found = {
-        int(block.id_hash[at])
+        (int(block.id_hash[at]), history.label(block.replay))
         for block in blocks
         if block.checkpoint == checkpoint and block.out_of_order
         for at in read_positions(block.out_of_order)
     }
-    for id_, truth in expected.items():
-        overtaken = kind == "topic" and any(
-            (other.partition, other.key) == (truth.partition, truth.key)
-            and other.offset < truth.offset
-            and other.event_ms > truth.event_ms
-            for other in history.records
-            if other.message_id and truth.key
+    for sighting, truth in expected.items():
+        overtaken = (
+            kind == "topic"
+            and truth.replay is None
+            and any(
+                (other.partition, other.key) == (truth.partition, truth.key)
+                and other.offset < truth.offset
+                and other.event_ms > truth.event_ms
+                for other in history.records
+                if other.message_id and truth.key and other.replay is None
+            )
         )
-        if overtaken != (id_ in found):
+        if overtaken != (sighting in found):
             yield f"{checkpoint}: {truth} is {'' if overtaken else 'not '}out of order"
 
 
@@ -778,7 +832,7 @@ def _false_claims(
     kind: str,
     checkpoint: str,
     reports: Iterable[EmitterReport],
-    plan_of: Mapping[tuple[str, int], int],
+    plan_of: Mapping[tuple[str, int, str | None], int],
 ) -> Iterator[str]:
     """Yield the reports that claim to have observed what only a later plan holds."""
     for report in reports:
@@ -792,7 +846,7 @@ def _false_claims(
             until = lanes.get("") if kind == "topic" else lanes.get(f"{history.topic}/{truth.partition}")
             if kind == "group" and until is None:
                 until = 0
-            seen = plan_of.get((checkpoint, hash_id(truth.message_id)))
+            seen = plan_of.get((checkpoint, *truth.sighting))
             if until is not None and truth.appended_ms[1] < until and (seen is None or seen > number):
                 yield f"{checkpoint}: report {number} claims all until {until}, {truth} is of plan {seen}"
                 return

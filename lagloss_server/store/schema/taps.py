@@ -38,6 +38,7 @@ class TapTallyRow(Base):
     emitter: Mapped[bytes] = mapped_column(LargeBinary, primary_key=True)
     place: Mapped[str] = mapped_column(primary_key=True)
     window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    replay: Mapped[str] = mapped_column(primary_key=True, comment="empty for live traffic")
     packed: Mapped[bytes] = mapped_column(LargeBinary, comment="the tally, as a report has it")
 
 

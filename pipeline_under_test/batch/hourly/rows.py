@@ -25,10 +25,11 @@ ROWS: Final = pa.schema(
         ("campaign", pa.string()),
         ("value", pa.float64()),
         ("is_repeated", pa.bool_()),  # an earlier run has aggregated it
+        ("replay", pa.string()),  # the one that imported it
     ]
 )
 _SELECT: Final = """
-    SELECT e.id, e.event_ms, e.campaign, e.value, c.id IS NOT NULL
+    SELECT e.id, e.event_ms, e.campaign, e.value, c.id IS NOT NULL, e.replay
     FROM event e LEFT JOIN counted c USING (id)
     WHERE e.hour = %s AND mod(hashtext(e.id)::bigint + 2147483648, %s) = %s
 """
@@ -51,14 +52,16 @@ class HourSnapshot:
         """Return the events, in `slices` partitions; each reads its own by the hash of the id."""
         numbers = spark.range(0, self.slices, numPartitions=self.slices)
         return numbers.mapInArrow(
-            partial(_read_slices, self), "id string, event_ms long, campaign string, value double, is_repeated boolean"
+            partial(_read_slices, self),
+            "id string, event_ms long, campaign string, value double, is_repeated boolean, replay string",
         )
 
 
 def report(rows: DataFrame, pipeline: str, node: str, kind: Literal["received", "sent"], replay: str) -> int:
     """Report each row at a checkpoint of the node, from the tasks that have them; return how many there are.
 
-    What an earlier run has reported is part of a replay of this name: no duplicate, and its lag counts nowhere.
+    What an earlier run has reported is part of a replay of this name: no duplicate, and its lag counts nowhere. What a
+    replay has imported is part of that one.
     """
     counts = rows.mapInArrow(partial(_report_batches, pipeline, node, kind, replay), "reported long")
     return sum(row.reported for row in counts.collect())
@@ -88,8 +91,9 @@ def _report_batches(
     reported = 0
     try:
         for batch in batches:
-            for name in (None, replay):
-                part = batch.filter(pc.equal(batch.column("is_repeated"), name is not None))
+            names = pc.if_else(batch.column("is_repeated"), pa.scalar(replay), batch.column("replay"))
+            for name in pc.unique(names).to_pylist():
+                part = batch.filter(pc.is_null(names) if name is None else pc.equal(names, name))
                 reported += emitter.observe_all(kind, part.column("id"), part.column("event_ms"), replay=name)
             emitter.flush(CLOSE_S)
     finally:

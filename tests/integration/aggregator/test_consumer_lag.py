@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
@@ -28,6 +29,7 @@ from aggregator.set_aside import SetAside
 from lagloss.broker.topics import create_topics
 from lagloss.identity import REPLAY_HEADER, Identity
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.store.partitions import ensure_days, make_days_ahead
@@ -244,6 +246,26 @@ def test_a_record_without_an_event_time_of_now_is_as_old_as_its_timestamp(
     assert offsets == 2
     assert behind_ms is not None
     assert 0 <= behind_ms < 30_000
+
+
+def test_a_replayed_record_is_not_as_old_as_its_event_by_the_expression_of_a_tap(group: Group) -> None:
+    producer = Producer({"bootstrap.servers": group.bootstrap})
+    value = json.dumps({"id": "a", "at": now_ms() - 3_600_000})
+    headers: list[tuple[str, str | bytes]] = [(REPLAY_HEADER, "again")]
+    for partition, some in enumerate((headers, [])):
+        producer.produce(group.topic, value, partition=partition, headers=some)
+        producer.produce(group.topic, value, partition=partition, headers=some)
+    assert producer.flush(20) == 0
+    for partition in range(2):
+        group.take(1, partition)
+    extraction = Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at"))
+    _, found = group.lags.read([group.of], {group.topic: extraction})
+    replayed, live = sorted(found, key=lambda lag: lag.partition)
+    assert (live.basis, replayed.basis) == ("event-time", "timestamp")
+    assert live.behind_ms is not None
+    assert replayed.behind_ms is not None
+    assert live.behind_ms >= 3_600_000
+    assert 0 <= replayed.behind_ms < 30_000
 
 
 def test_two_groups_that_go_on_at_different_places_of_a_partition_are_both_told(group: Group) -> None:

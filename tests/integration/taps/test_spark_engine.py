@@ -37,9 +37,12 @@ QUOTED = Extraction(
 HASHED = Extraction(IdExpression.parse("hash(key, header:quoted, $.id)"), TimeExpression.parse("$.at"))
 GROUPED = replace(EXTRACTION, id=IdExpression.parse("$.id"), where=None)
 
+REPLAYS = [b"june", b"", b"x" * 501, b"\xff"]
+
 
 def produce(bootstrap: str, topic: str) -> None:
-    """300 records in 3 partitions: some aborted, some left out, some tombstones, some without what is asked of them."""
+    """300 records in 3 partitions: some aborted, some left out, some tombstones, some without what is asked of them,
+    some of replays."""
     now_ms = time.time_ns() // 1_000_000
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0})
     producer.init_transactions(30)
@@ -50,6 +53,8 @@ def produce(bootstrap: str, topic: str) -> None:
             value = json.dumps({"id": f"m-{number}", "at": now_ms - 1_000 * number})
             headers = [("id", f"m-{number}".encode())] if number % 13 else [("other", b"x")]
             headers.append(("quoted", f'"m-{number}"'.encode()))
+            if number % 10 < len(REPLAYS):
+                headers += [("lagloss-replay", b"earlier"), ("lagloss-replay", REPLAYS[number % 10])]
             key = "left out" if number % 7 == 0 else f"k{number % 9}"
             written = None if number % 11 == 0 else "{" if number % 17 == 0 else value
             producer.produce(topic, written, key, number % 3, headers=headers)
@@ -133,6 +138,7 @@ def test_spark_makes_the_blocks_that_one_process_makes(
     assert (by_spark.counts, by_spark.dropped) == (by_process.counts, by_process.dropped)
     assert by_spark.counts.seen == 240  # of 300, 60 were aborted
     assert by_spark.counts.unreadable
+    assert {block.increment.key.replay for block in by_spark.blocks} == {None, "june", "unnamed", "\ufffd"}
     if extraction.id.is_own_position:
         hashes = {int(each) for block in by_process.blocks for each in decode_block(block.value).id_hash}
         assert hashes <= {hash_id(f"{topic}/{partition}/{at}") for partition in range(3) for at in range(120)}

@@ -35,6 +35,7 @@ from collector.spans.named import beacons_of
 from collector.spans.otlp import JSON as SPANS_JSON
 from collector.spans.otlp import PROTOBUF, open_request
 from collector.task_runs import read_reports
+from lagloss.identity import replay_in
 from lagloss.wire import checks
 from lagloss.wire.format import (
     BeaconBlock,
@@ -340,6 +341,25 @@ def test_a_trace_is_the_same_in_every_format_and_of_the_first_node_only(monkeypa
         assert _traces_of(replace(found, first=True)) == [{0: TRACE}]
     monkeypatch.setenv("LAGLOSS_TRACES", "off")
     assert _traces_of(replace(in_json, first=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "replay"),
+    [("june", "june"), ("é" * 250, "é" * 250), ("", "unnamed"), ("é" * 251, "unnamed"), ("a\0", "unnamed")],
+    ids=["name", "longest", "empty", "too long", "nul"],
+)
+def test_a_replay_is_the_same_in_every_format_and_as_to_the_sdk(name: str, replay: str) -> None:
+    span = _a_trace()
+    span.resource_spans[0].scope_spans[0].spans[0].attributes.add(key="lagloss.replay").value.string_value = name
+    (place,) = beacons_of(open_request(span.SerializeToString(), PROTOBUF).read(), Rejected())
+    event, said = json.loads(_an_event(replay=name)), json.loads(_a_batch())
+    said["beacons"][0]["replay"] = name
+    in_events = as_batch(cloud_events.read_events(json.dumps(event).encode(), cloud_events.BATCHED)[0], None)
+    in_json = as_batch(read_batch(json.dumps(said).encode()), None)
+    assert {seen.replay for seen in (*in_json.seen, *in_events.seen, *place.seen)} == {replay}
+    [block] = [decode_block(block.value) for block in pack(replace(in_json, numbered=Numbered(bytes(16), 1)), 8)]
+    assert block.replay == replay
+    assert replay_in(name.encode()) == replay
 
 
 @pytest.mark.parametrize("text", ["", "x", TRACEPARENT[:-1] + "0", TRACEPARENT + "x" * 100_000])

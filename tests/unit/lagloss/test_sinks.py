@@ -169,3 +169,53 @@ def test_a_spark_task_sends_checksums_of_its_column(payloads: list[Any]) -> None
         block.payload_crc for value in log.values(BEACONS) if (block := decode_block(value)).payload_crc is not None
     ]
     assert sorted(crc for some in crcs for crc in some.tolist()) == [0, 0xE3069283]
+
+
+def replays(log: MemoryOutlet) -> dict[tuple[str, str | None], set[int]]:
+    """Return the hashes of ids by checkpoint and replay."""
+    seen: dict[tuple[str, str | None], set[int]] = {}
+    for block in map(decode_block, log.values(BEACONS)):
+        seen.setdefault((block.checkpoint, block.replay), set()).update(block.id_hash.tolist())
+    return seen
+
+
+@pytest.mark.parametrize("payload_column", [None, "id"])
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()], ids=lambda kind: str(kind)
+)
+def test_a_spark_task_names_the_replay_of_each_row(kind: pa.DataType, payload_column: str | None) -> None:
+    log, names = MemoryOutlet(), [None, "june", "", "june", "again", "x" * 501, None]
+    texts = [None if name is None else name.encode() for name in names]
+    columns = {"id": list("abcdefg"), "time": [NOW_MS] * 7, "replay": pa.array(texts, pa.binary()).cast(kind)}
+    rows = [pa.RecordBatch.from_pydict(columns)]
+    observation = SparkObservation(
+        "orders", "load", "sent", "id", "time", None, options={"outlet": lambda: log}, payload_column=payload_column,
+        replay_column="replay",
+    )  # fmt: skip
+    assert list(observe_partition(observation, [*rows, rows[0].slice(7)])) == [*rows, rows[0].slice(7)]
+    assert replays(log) == {
+        ("load.out", replay): {hash_id(name) for name in some}
+        for replay, some in {None: "ag", "june": "bd", "again": "e", "unnamed": "cf"}.items()
+    }
+
+
+def test_text_of_spark_that_is_not_utf8_names_a_replay_and_breaks_no_task() -> None:
+    log = MemoryOutlet()
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    rows = [pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([NOW_MS]), broken], ["id", "time", "replay"])]
+    observation = SparkObservation(
+        "orders", "load", "received", "id", "time", None, options={"outlet": lambda: log}, replay_column="replay"
+    )
+    list(observe_partition(observation, rows))
+    assert replays(log) == {("load.in", "\ufffd"): {hash_id("a")}}
+
+
+def test_all_rows_of_a_batch_that_is_run_again_are_of_its_replay() -> None:
+    log = MemoryOutlet()
+    rows = [pa.RecordBatch.from_pydict({"id": ["a", "b"], "time": [NOW_MS] * 2})]
+    observation = SparkObservation(
+        "orders", "load", "dead_lettered", "id", "time", None, reason="old", options={"outlet": lambda: log},
+        replay="rerun",
+    )  # fmt: skip
+    list(observe_partition(observation, rows))
+    assert replays(log) == {("load.dead", "rerun"): {hash_id("a"), hash_id("b")}}

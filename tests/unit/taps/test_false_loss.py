@@ -1,7 +1,7 @@
 """A topic and its reader in simulated time: what both taps say never makes a record that is there a certain loss.
 
-Producers stamp records with anything, the group commits anywhere, and either tap is away for any time. Whoever takes
-over knows the stored plan alone.
+Producers stamp records with anything, some are copies of others in a replay, the group commits anywhere, and either tap
+is away for any time. Whoever takes over knows the stored plan alone.
 """
 
 from __future__ import annotations
@@ -38,6 +38,16 @@ class Record:
     event_ms: int
     stamp_ms: int
     is_broken: bool
+    replay: str | None = None
+
+    @property
+    def sighting(self) -> tuple[int, str | None]:
+        """Return what no other record is."""
+        return hash_id(self.name), self.replay
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return [] if self.replay is None else [("lagloss-replay", self.replay.encode())]
 
     @property
     def value(self) -> bytes:
@@ -52,9 +62,9 @@ class World:
     now_ms: int = SINCE_MS + 90_000
     log: dict[int, list[Record]] = field(default_factory=lambda: {0: [], 1: []})
     commits: dict[int, list[Mark]] = field(default_factory=lambda: {0: [], 1: []})
-    sent: dict[int, float] = field(default_factory=dict)
-    """When each record was last seen, by the hash of its id."""
-    received: set[int] = field(default_factory=set)
+    sent: dict[tuple[int, str | None], float] = field(default_factory=dict)
+    """When each record was last seen, by its sighting."""
+    received: set[tuple[int, str | None]] = field(default_factory=set)
     looked: list[int] = field(default_factory=list)
     """When the group's tap looked at the topic."""
     incomplete: set[int] = field(default_factory=set)
@@ -100,8 +110,11 @@ class World:
         for _ in range(self.random.randint(1, 5)):
             event_ms = self.now_ms - self.random.choice([0, 900, 30_000, 10 * MINUTE_MS])
             stamp_ms = self.now_ms if self.is_append_time else STAMPS[self.random.choice(self.stamps)](self.now_ms)
-            name = f"{at}-{len(self.log[at])}"
-            self.log[at].append(Record(name, self.now_ms, event_ms, stamp_ms, self.random.random() < 0.05))
+            record = Record(f"{at}-{len(self.log[at])}", self.now_ms, event_ms, stamp_ms, self.random.random() < 0.05)
+            if self.random.random() < 0.15:
+                before = self.random.choice([record, *self.log[0], *self.log[1]])
+                record = replace(record, name=before.name, event_ms=before.event_ms, replay=f"of {record.name}")
+            self.log[at].append(record)
 
     def commit(self) -> None:
         at = self.random.randrange(2)
@@ -134,7 +147,8 @@ class World:
         found = self.log[span.partition][span.start : span.end]
         nothing = [None] * len(found)
         stamps = np.array([record.stamp_ms for record in found], np.int64)
-        columns = Records(stamps, nothing, [record.value for record in found], nothing)
+        values, headers = ([getattr(record, name) for record in found] for name in ("value", "headers"))
+        columns = Records(stamps, nothing, values, headers)
         return SpanRecords(np.arange(span.start, span.end), columns, np.full(len(found), self.is_append_time))
 
     def take(self, kind: str, made: Blocks) -> None:
@@ -142,9 +156,9 @@ class World:
             block = decode_block(packed.value)
             for id_, lag_ms in zip(block.id_hash.tolist(), block.lag_ms.tolist(), strict=True):
                 if kind == "topic":
-                    self.sent[id_] = lag_ms
+                    self.sent[id_, block.replay] = lag_ms
                 else:
-                    self.received.add(id_)
+                    self.received.add((id_, block.replay))
         if kind == "group":
             self.incomplete |= {key.window_start for key in made.dropped}
 
@@ -153,13 +167,13 @@ class World:
         plan = self.plans["group"]
         level_ms = min(plan.until_ms.values()) if plan is not None else 0
         return [
-            f"{record} was seen at {record.event_ms + self.sent[id_]}, the group is level at {level_ms}"
+            f"{record} was seen at {record.event_ms + self.sent[sighting]}, the group is level at {level_ms}"
             for records in self.log.values()
             for record in records
-            if (id_ := hash_id(record.name)) in self.sent
-            and id_ not in self.received
+            if (sighting := record.sighting) in self.sent
+            and sighting not in self.received
             and record.event_ms // MINUTE_MS * 60 not in self.incomplete
-            and record.event_ms + self.sent[id_] + SLACK_MS < level_ms
+            and record.event_ms + self.sent[sighting] + SLACK_MS < level_ms
         ]
 
     def received_unread(self) -> list[str]:
@@ -169,7 +183,7 @@ class World:
             f"{record} is received, by {self.commits[at]} at the most"
             for at, records in self.log.items()
             for offset, record in enumerate(records)
-            if hash_id(record.name) in self.received
+            if record.sighting in self.received
             and not any(self.takes_in(at, commit, offset, record) for commit in self.commits[at])
         ]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote_plus
 
 import numpy as np
 import pytest
@@ -51,10 +53,12 @@ class Nodes:
         node = FileNode("scores", "db", files="scores-files", queue="db-queue", deleted="db-done", outlet=self.outlet)
         return self.open(node), node.queue(self.world.sqs, self.world.queues["db"], notified_within_s=5)
 
-    def beacons(self) -> Counter[str]:
+    def beacons(self, replay: str | None = None) -> Counter[str]:
+        """All beacons by checkpoint, or those of a replay."""
         found: Counter[str] = Counter()
         for block in map(decode_block, self.log.values(BEACONS)):
-            found[f"{block.pipeline} {block.checkpoint}"] += block.count
+            if replay is None or block.replay == replay:
+                found[f"{block.pipeline} {block.checkpoint}"] += block.count
         return found
 
     def close(self) -> None:
@@ -179,6 +183,34 @@ def test_a_poison_file_is_dead_after_two_tries_blocks_no_other_and_comes_back_by
     assert nodes.beacons()["scores db.dead"] == 300
     assert nodes.beacons()["scores-files db.dead"] == 2  # the importer's, and of who looked into the queue
     assert nodes.beacons()["scores-files db.out"] == 2
+    assert nodes.beacons("redrive") == {
+        **{f"scores db.{place}": 300 for place in ("in", "out")},
+        **{f"scores-files {at}": 1 for at in ("db-queue.in", "db-queue.out", "db.in", "db.out")},
+        **{f"scores-files {at}": 1 for at in ("db-done.in", "db-done.out")},
+    }
+
+
+def test_a_notification_that_is_sent_again_names_its_replay(nodes: Nodes) -> None:
+    nodes.put()
+    _, queue = nodes.importer()
+    url, sqs = nodes.world.queues["db"], nodes.world.sqs
+    received: list[Any] = []
+    wait_for(lambda: received.extend(queue.receive(WaitTimeSeconds=1)) or bool(received), what="the file")  # type: ignore[func-returns-value]
+    with queue.importing(received[0]) as file:
+        file.received(IDS, times())
+    stored = file.stored
+    record = {
+        "eventName": "ObjectCreated:Put",
+        "s3": {"bucket": {"name": stored.bucket}, "object": {"key": quote_plus(stored.key), "eTag": stored.version}},
+    }
+    attribute = {"DataType": "String", "StringValue": "june"}
+    sqs.send_message(
+        QueueUrl=url, MessageBody=json.dumps({"Records": [record]}), MessageAttributes={"lagloss-replay": attribute}
+    )
+    work_until(nodes, queue, lambda: bodies_read(nodes) == 2)
+    nodes.close()
+    assert nodes.beacons("june")["scores db.out"] == nodes.beacons("june")["scores db.in"] == 300
+    assert nodes.beacons("june")["scores-files db-queue.in"] == 1
 
 
 def test_an_overwritten_object_is_never_read_as_its_predecessor(nodes: Nodes) -> None:

@@ -7,11 +7,11 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from lagloss import MemoryOutlet
@@ -40,13 +40,13 @@ def beacons(log: MemoryOutlet) -> Counter[str]:
     return counts
 
 
-async def feed(bootstrap: str, topic: str) -> None:
+async def feed(bootstrap: str, topic: str, messages: int = MESSAGES, headers: Sequence[tuple[str, bytes]] = ()) -> None:
     async with (
         AIOKafkaNode("orders", "src", "unused", first=True, outlet=MemoryOutlet) as node,
         node.producer(bootstrap_servers=bootstrap) as producer,
     ):
-        for number in range(MESSAGES):
-            await producer.send_and_wait(topic, b"%d" % number, message_id=f"m-{number}")
+        for number in range(messages):
+            await producer.send_and_wait(topic, b"%d" % number, headers=headers, message_id=f"m-{number}")
 
 
 def config(bootstrap: str, topic: str) -> dict[str, Any]:
@@ -69,6 +69,26 @@ def test_a_relay_reports_each_message_in_and_out_and_ends_in_order(bootstrap: st
         last = decode_report(log.values(REPORTS)[-1])
         assert last.closed
         assert {lane.checkpoint for lane in last.progress} == {"mid.in", "mid.out"}
+
+    run(test)
+
+
+@pytest.mark.parametrize(("header", "replay"), [(b"june", "june"), (b"", "unnamed"), (b"x" * 501, "unnamed")])
+def test_a_replay_is_named_by_the_beacons_and_handed_on(bootstrap: str, header: bytes, replay: str) -> None:
+    async def test() -> None:
+        topic, log = f"t-{uuid.uuid4().hex[:8]}", MemoryOutlet()
+        more = [("lagloss-replay", b"earlier"), ("lagloss-replay", header)]
+        await feed(bootstrap, topic, messages=1, headers=more)
+        async with AIOKafkaNode("orders", "mid", "unused", outlet=lambda: log) as node:
+            consumer = node.consumer(topic, **config(bootstrap, topic))
+            async with consumer, node.producer(bootstrap_servers=bootstrap) as producer:
+                record = await consumer.getone()
+                await producer.send_and_wait(f"{topic}-out", record.value)
+        blocks = [decode_block(value) for value in log.values(BEACONS)]
+        assert {(block.checkpoint, block.replay) for block in blocks} == {("mid.in", replay), ("mid.out", replay)}
+        async with AIOKafkaConsumer(f"{topic}-out", **config(bootstrap, topic)) as behind:
+            sent = await behind.getone()
+        assert dict(sent.headers)["lagloss-replay"] == replay.encode()
 
     run(test)
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
@@ -429,3 +430,111 @@ def test_a_node_that_found_its_queue_empty_closes_and_its_lanes_are_reported(
         assert [lane.checkpoint for lane in shared] == [f"{name}.in"]
         assert before_ms - 65_000 <= shared[0].until <= before_ms - 60_000
         assert Progress(f"{name}.in", "", shared[0].until) in reports[pipeline, name].progress
+
+
+# -- replays ----------------------------------------------------------------------------------------------------------
+
+
+def replayed(log: MemoryOutlet) -> dict[str | None, Counter[str]]:
+    """Return the beacons by replay and by checkpoint, behind the pipeline's name."""
+    found: dict[str | None, Counter[str]] = {}
+    for block in map(decode_block, log.values(BEACONS)):
+        found.setdefault(block.replay, Counter())[f"{block.pipeline} {block.checkpoint}"] += block.count
+    return found
+
+
+STAGES = {
+    "scores db.in": 3,
+    "scores db.out": 3,
+    "scores-files db-queue.in": 1,
+    "scores-files db-queue.out": 1,
+    "scores-files db.in": 1,
+    "scores-files db.out": 1,
+    "scores-files db-done.in": 1,
+    "scores-files db-done.out": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "replay"),
+    [
+        ({"DataType": "String", "StringValue": "june"}, "june"),
+        ({"DataType": "Binary", "BinaryValue": b"june"}, "june"),
+        ({"DataType": "Binary", "BinaryValue": b"\xff"}, "\ufffd"),
+        ({"DataType": "String", "StringValue": "x" * 501}, "unnamed"),
+        ({"DataType": "String", "StringValue": ""}, "unnamed"),
+    ],
+)
+def test_a_message_names_the_replay_of_its_files_and_their_records(
+    log: MemoryOutlet, node: FileNode, sqs: FakeQueue, attribute: dict[str, Any], replay: str
+) -> None:
+    sqs.messages[0].attributes = {"lagloss-replay": attribute, "other": {"DataType": "String", "StringValue": "x"}}
+    queue = node.queue(sqs, URL)
+    [file] = queue.receive(WaitTimeSeconds=20, MessageAttributeNames=["other"])
+    assert file.replay == replay
+    with queue.importing(file):
+        file.received(IDS, TIMES)
+    settle(node, queue)
+    assert replayed(log) == {replay: STAGES}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "replay"),
+    [
+        ({"Type": "String", "Value": "june"}, "june"),
+        ({"Type": "Binary", "Value": "anVuZQ=="}, "june"),
+        ({"Type": "Binary", "Value": "no base64"}, "no base64"),
+        ({"Type": "String", "Value": None}, "unnamed"),
+        ("odd", "unnamed"),
+        (None, None),
+    ],
+)
+def test_the_envelope_of_sns_names_it_too(
+    log: MemoryOutlet, node: FileNode, sqs: FakeQueue, attribute: Any, replay: str | None
+) -> None:
+    body = {"Type": "Notification", "Message": sqs.messages[0].body, "MessageAttributes": {"lagloss-replay": attribute}}
+    sqs.messages[0].body = json.dumps(body)
+    queue = node.queue(sqs, URL)
+    assert import_all(queue) == 1
+    settle(node, queue)
+    assert replayed(log) == {replay: STAGES}
+
+
+def test_what_comes_back_from_the_dead_letter_queue_is_a_replay(
+    log: MemoryOutlet, node: FileNode, sqs: FakeQueue
+) -> None:
+    queue = node.queue(sqs, URL)
+    for _ in range(3):
+        import_all(queue, fails=True)
+        sqs.now_ms += 60_000
+    assert len(sqs.dead) == 1
+    assert queue.dead_letters(DLQ) == 1
+    sqs.redrive()
+    assert import_all(queue) == 1
+    settle(node, queue)
+    found = replayed(log)
+    assert found["redrive"] == STAGES
+    assert found[None]["scores-files db.in"] == 2
+    assert found[None]["scores-files db.dead"] == 2
+
+
+def test_a_message_that_died_in_another_queue_is_live_in_this_one(
+    log: MemoryOutlet, node: FileNode, sqs: FakeQueue
+) -> None:
+    sqs.messages[0].system["DeadLetterQueueSourceArn"] = "arn:aws:sqs:eu-central-1:1:another"
+    queue = node.queue(sqs, URL)
+    assert import_all(queue) == 1
+    settle(node, queue)
+    assert replayed(log) == {None: STAGES}
+
+
+def test_a_replay_that_fails_for_good_is_dead_in_its_replay(log: MemoryOutlet, node: FileNode, sqs: FakeQueue) -> None:
+    sqs.messages[0].attributes = {"lagloss-replay": {"DataType": "String", "StringValue": "june"}}
+    queue = node.queue(sqs, URL)
+    for _ in range(3):
+        import_all(queue, fails=True)
+        sqs.now_ms += 60_000
+    assert queue.dead_letters(DLQ) == 1
+    settle(node, queue)
+    [(replay, found)] = replayed(log).items()
+    assert (replay, found["scores-files db.dead"], found["scores db.dead"]) == ("june", 2, 3)

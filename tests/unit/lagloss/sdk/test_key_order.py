@@ -62,6 +62,7 @@ def test_an_emitter_flags_what_was_overtaken_where_a_key_is_given() -> None:
         for name, when, key in (("a", 9, "k"), ("b", 5, "k"), ("c", 5, "l"), ("d", 1, None), ("e", 9, b"k")):
             assert emitter.received(name, now_ms + when, key=key)
         assert emitter.received("f", now_ms, key="k", replay="again")
+        assert emitter.received("h", now_ms, key="k", replay="")
         assert emitter.sent("a", now_ms + 9, key="k", payload_crc=7)
         assert emitter.sent("b", now_ms + 5, key="k", payload_crc=7)
         assert emitter.sent("g", now_ms + 5, to="x", key="k")

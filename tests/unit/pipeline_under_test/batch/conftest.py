@@ -36,7 +36,7 @@ class ListSink:
         self.rows: dict[str, ScoreEvent] = {}
         self.failing = False
 
-    def write(self, events: Sequence[ScoreEvent]) -> None:
+    def write(self, events: Sequence[ScoreEvent], replay: str | None = None) -> None:
         if self.failing:
             raise ConnectionError("the database is away")
         self.rows |= {event.id: event for event in events}

@@ -17,9 +17,10 @@ from pipeline_under_test.batch.hourly.aggregate import ImportedLane
 EVENT_MS = 1_795_579_200_000
 
 
-def batch(*events: tuple[str, bool]) -> pa.RecordBatch:
-    columns = zip(*((name, EVENT_MS, "autumn", 1.0, is_repeated) for name, is_repeated in events), strict=True)
-    return pa.record_batch([pa.array(column) for column in columns], schema=rows.ROWS)
+def batch(*events: tuple[str, bool], replay: str | None = None) -> pa.RecordBatch:
+    columns = zip(*((name, EVENT_MS, "autumn", 1.0, is_repeated, replay) for name, is_repeated in events), strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, rows.ROWS, strict=True)]
+    return pa.record_batch(arrays, schema=rows.ROWS)
 
 
 @pytest.fixture
@@ -30,9 +31,9 @@ def log(monkeypatch: pytest.MonkeyPatch) -> MemoryOutlet:
 
 
 def test_rows_are_reported_live_and_what_an_earlier_run_reported_as_a_replay(log: MemoryOutlet) -> None:
-    batches = [batch(("a", False), ("b", True)), batch(("c", False))]
+    batches = [batch(("a", False), ("b", True)), batch(("c", False)), batch(("d", False), ("e", True), replay="june")]
     (found,) = rows._report_batches("scores", "aggregate", "sent", "rerun", iter(batches))
-    assert found.to_pydict() == {"reported": [3]}
+    assert found.to_pydict() == {"reported": [5]}
     sent: Counter[tuple[str, str | None, int]] = Counter()
     for value in log.values(BEACONS):
         block = decode_block(value)
@@ -41,6 +42,8 @@ def test_rows_are_reported_live_and_what_an_earlier_run_reported_as_a_replay(log
         ("aggregate.out", None, hash_id("a")): 1,
         ("aggregate.out", "rerun", hash_id("b")): 1,
         ("aggregate.out", None, hash_id("c")): 1,
+        ("aggregate.out", "june", hash_id("d")): 1,
+        ("aggregate.out", "rerun", hash_id("e")): 1,
     }
     last = decode_report(log.values(REPORTS)[-1])
     assert last.closed
