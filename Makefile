@@ -60,10 +60,12 @@ test: setup ## run the tests on real servers (under 10 minutes); SLOW=1 adds tes
 
 # By default these tests draw a fraction of this.
 MANY := LAGLOSS_HISTORIES=100 LAGLOSS_TAP_HISTORIES=60 LAGLOSS_ALERTING_HISTORIES=4 LAGLOSS_REPORT_HISTORIES=300 \
-	LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000 LAGLOSS_BLAME_WORLDS=20
+	LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000 LAGLOSS_BLAME_WORLDS=20 LAGLOSS_REPAIR_HISTORIES=200 \
+	LAGLOSS_REPAIR_MOST=10000
 RANDOM_TESTS := $(addprefix tests/integration/,aggregator/test_crash_histories.py taps/test_histories.py \
 	alerting/test_pre_check.py aggregator/reports/test_repeated_reports.py aggregator/test_any_record.py \
-	collector/test_any_body.py) tests/unit/lagloss_server/blame/test_causes.py
+	collector/test_any_body.py lagloss_server/repair/test_repairs.py) \
+	tests/unit/lagloss_server/blame/test_causes.py
 
 .PHONY: histories
 histories: setup ## run the tests of random histories and records with many more seeds than `make test` (about 30 minutes)

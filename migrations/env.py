@@ -9,6 +9,7 @@ from lagloss_server.store.schema import (  # noqa: F401  # their tables are regi
     audit,
     dashboard,
     ownership,
+    repair,
     runs,
     taps,
 )

@@ -31,6 +31,7 @@ from lagloss_server.judging.freshness import EXPECTED_FOR_MS
 from lagloss_server.store.partitions import DAY_S, day_label
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.audit import AuditTrailRow
+from lagloss_server.store.schema.repair import RepairMessageRow, RepairRow
 from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
 from lagloss_server.store.store import names_not_deleted
 
@@ -83,11 +84,15 @@ class Retention:
     def _old_rows(self, now_ms: int) -> Mapping[Table, ColumnElement[bool]]:
         """Return the tables whose rows go by age alone, with the condition for the old rows."""
         rollup, bad, requests = tables.RollupRow, tables.QuarantinedRow, tables.RecomputeRequestRow
-        trail = AuditTrailRow
+        trail, repair = AuditTrailRow, RepairRow
         rolled_up_s = oldest_day(now_ms, self._settings.keep_rollups_days)
         return {
             tables.table_of(rollup): rollup.start < rolled_up_s,
             **{tables.table_of(row): row.due_at < rolled_up_s * 1_000 for row in (DagRunRow, TaskTryRow)},
+            tables.table_of(RepairMessageRow): RepairMessageRow.repair.in_(
+                select(repair.id).where(repair.created_at < _ago(now_ms, self._settings.keep_names_days))
+            ),
+            tables.table_of(repair): repair.created_at < _ago(now_ms, self._settings.keep_rollups_days),
             tables.table_of(bad): bad.found_at < _ago(now_ms, self._settings.keep_quarantine_days),
             tables.table_of(trail): trail.at < _ago(now_ms, self._settings.keep_audit_days),
             tables.table_of(requests): and_(

@@ -45,6 +45,7 @@ def _sections(document: Document) -> dict[str, list[str]]:
         "where": [place_words(place) for place in document["where"]],
         "in common": [document["blame"]["text"]] if document["blame"] else [],
         "examples": [_example(example) for example in document["examples"]],
+        "repairs": [repair["text"] for repair in document["repairs"]],
         "notes": document["notes"],
         "history": [
             f"{change['at']}  {change['change']}" + _with(" by ", change["by"]) + _with(": ", change["note"])

@@ -16,7 +16,7 @@ from dashboard.request.current_user import asking
 from dashboard.request.grants import Grants, Pipelines
 from lagloss_server.base.errors import IdsHidden
 from lagloss_server.store import audit
-from lagloss_server.store.schema import alerting, dashboard, ownership, runs, taps  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, dashboard, ownership, repair, runs, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 
@@ -30,7 +30,7 @@ _OF_GROUPS: Final = frozenset({"cluster_group"})
 """Tables whose rows belong to the pipelines in `pipelines`, if to any."""
 _OF_TAPS: Final = frozenset({"tap_tally", "tap_unreadable"})
 """Tables whose rows belong to a tap, by `emitter`."""
-_WITH_IDS: Final = frozenset({"missing_message", "quarantine"})
+_WITH_IDS: Final = frozenset({"missing_message", "quarantine", "repair_message"})
 """Tables in which message ids stand, the beginning of a bad record among them."""
 _WORD: Final = re.compile(r"\w+")
 

@@ -9,6 +9,7 @@ from lagloss_server.blame.sentences import BlameDocument
 from lagloss_server.incidents.actions import SilenceDocument
 from lagloss_server.incidents.changes import ChangeDocument
 from lagloss_server.incidents.deliveries import DeliveryDocument
+from lagloss_server.incidents.repairs import RepairRecordDocument
 from lagloss_server.model.place import PlaceKind
 from lagloss_server.model.window import Interval
 
@@ -107,8 +108,8 @@ class IncidentLinks(TypedDict):
 
 
 class IncidentRecordDocument(OpenIncidentDocument):
-    """All of one incident, with its changes and deliveries, oldest first. `destinations`, `blame` and `examples` are
-    the evidence that was stored with it."""
+    """All of one incident, with its changes, its deliveries and the repairs of its windows, oldest first.
+    `destinations`, `blame` and `examples` are the evidence that was stored with it."""
 
     destinations: list[AffectedDestination]
     blame: BlameDocument | None
@@ -117,3 +118,4 @@ class IncidentRecordDocument(OpenIncidentDocument):
     links: IncidentLinks
     changes: list[ChangeDocument]
     deliveries: list[DeliveryDocument]
+    repairs: list[RepairRecordDocument]

@@ -185,6 +185,27 @@ def places(report: Report) -> ReportSection | None:
     return ReportSection(title, (note,), None, Table(("Place", "Lost", "Share of certain loss"), rows))
 
 
+def repairs(pages: Pages) -> ReportSection | None:
+    """Return the repairs of the range, with what was lost before and what is lost now; None if there is none."""
+    rows = [
+        [
+            Cell(repair.name),
+            Cell(place_label(repair.place)),
+            pages.range(wording.local(repair.from_s, pages.zone), repair.from_s, repair.to_s),
+            Cell(repair.state if repair.stop_reason is None else f"{repair.state}: {repair.stop_reason}"),
+            Cell(fmt.count_interval(repair.lost_before)),
+            *(Cell(fmt.count(repair.count(name))) for name in ("sent", "arrived", "gone")),
+            Cell(fmt.count_interval(repair.lost_after)),
+        ]
+        for repair in pages.report.repairs[:MAX_ROWS]
+    ]
+    if not rows:
+        return None
+    note = "Messages that were lost and then sent again. All other sections show what is lost now."
+    heads = ("Repair", "Place", "Windows from", "State", "Lost before", "Sent", "Arrived", "Gone", "Lost now")
+    return ReportSection("Repairs", (note,), None, Table(heads, rows, 4))
+
+
 def reasons(report: Report) -> ReportSection | None:
     """Return why messages were filtered or dead; None if none was."""
     reason_rows = report.whole.total.reason_rows

@@ -25,6 +25,7 @@ from dashboard.reports.model import (
 )
 from dashboard.reports.ranges import CalendarRange, day_edges, previous
 from lagloss_server.incidents.incident import incidents
+from lagloss_server.incidents.repairs import read_repair_records
 from lagloss_server.incidents.response_times import Times, overlapping_courses
 from lagloss_server.judging.freshness import expected_to_s
 from lagloss_server.model import hops as lag_hops
@@ -111,6 +112,7 @@ def make_report(store: Store, pipeline: str, span: CalendarRange, now_s: float, 
             for name in dict.fromkeys([*whole.total.destinations, *whole_before.total.destinations])
         ),
         committed_by=definition.committed_by,
+        repairs=tuple(read_repair_records(store, pipeline, span.from_s, span.to_s) if source is None else ()),
         source=source,
         source_names=tuple(names),
         sources=tuple(

@@ -13,6 +13,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
 from lagloss_server.incidents.incident import Incident
+from lagloss_server.incidents.repairs import RepairRecord, lost_before_repairs
 from lagloss_server.incidents.response_times import Times, time_to_repair_s
 from lagloss_server.model.hops import Hop
 from lagloss_server.model.time_range import TimeRange
@@ -145,7 +146,8 @@ class Report:
     zone; `burn_down` goes by them, or by hours where the range is short. `quality`: of the whole, by the targets of the
     newest definition; `jobs`: of the runs that are due in it; `sources`, `source_names` and `sides`: where there are
     several. `changes`: sentences on what changed against the range before. `committed_by`: the consumer group of each
-    destination whose deliveries are its commits, by the newest definition."""
+    destination whose deliveries are its commits, by the newest definition; `repairs`: of windows of the range, oldest
+    first; empty of one source's messages, since that is not known by source."""
 
     pipeline: str
     description: str
@@ -170,6 +172,12 @@ class Report:
     sources: tuple[PartFigures, ...] = ()
     sides: tuple[PartFigures, ...] = ()
     committed_by: Mapping[str, str] = field(default_factory=dict)
+    repairs: tuple[RepairRecord, ...] = ()
+
+    @property
+    def repaired(self) -> Interval:
+        """Messages that were lost before repairs, and are not now: of all sources."""
+        return lost_before_repairs(self.repairs, self.span.from_s, self.span.to_s)
 
     @property
     def name(self) -> str:
@@ -273,6 +281,10 @@ class Report:
             ],
             "quality": [row.document() for row in self.quality],
             "jobs": [job.document() for job in self.jobs],
+            "repairs": {
+                "lost_before": structs.asdict(self.repaired),
+                "list": [repair.document() for repair in self.repairs],
+            },
             "incidents": {
                 "times": self.incidents.times.document(),
                 "list": [

@@ -46,6 +46,7 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
         jobs(pages),
         happened.worst_hours(pages),
         happened.places(report),
+        happened.repairs(pages),
         happened.reasons(report),
         happened.order(report),
         happened.incidents(pages),
@@ -73,7 +74,7 @@ def _objectives(pages: Pages) -> ReportSection:
         for attainment in report.whole.attainments
     ]
     heads = ("Objective", "Status", "Target", "Measured", "Messages", "Bad", "Budget", "Spent", "Left")
-    sentences = [*wording.verdict_sentences(report), *wording.by_commit(report)]
+    sentences = [*wording.verdict_sentences(report), *wording.by_commit(report), *wording.repaired(report)]
     return ReportSection("Objectives", sentences, None, Table(heads, rows, 3))
 
 

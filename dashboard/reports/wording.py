@@ -10,6 +10,7 @@ from dashboard.reports.ranges import CalendarRange
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
+from lagloss_server.model.window import Interval
 from lagloss_server.sums.error_budget import Attainment, Budget, BudgetShare, Objective, Status, Target
 
 STATUSES: Final[dict[Status, VerdictLook]] = {
@@ -145,6 +146,16 @@ def verdict_sentences(report: Report) -> list[str]:
 def by_commit(report: Report) -> list[str]:
     """Return at which destinations a message is delivered once a group has committed it."""
     return [f"{line}." for line in fmt.delivered_by_commit(report.committed_by)]
+
+
+def repaired(report: Report) -> list[str]:
+    """Return how much more was lost before repairs: what was repaired was lost all the same."""
+    more = report.repaired
+    if not more.max:
+        return []
+    total = report.whole.total
+    before = fmt.count_interval(Interval(total.lost_min + more.min, total.lost_max + more.max))
+    return [f"Before repairs, {before} messages were lost, {fmt.count_interval(more)} more than now."]
 
 
 def not_known(figures: Figures) -> list[str]:

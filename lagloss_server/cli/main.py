@@ -28,6 +28,7 @@ from lagloss_server.base.times import parse_time_s
 from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.cli import definitions
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, note_set_aside, open_store, out
+from lagloss_server.cli.repair import repair
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
 from lagloss_server.model.window import rfc3339
@@ -165,6 +166,7 @@ def mcp(words: typer.Context) -> None:
 app.command()(definitions.apply)
 app.command()(definitions.get)
 app.command()(definitions.delete)
+app.command()(repair)
 
 
 @app.command()

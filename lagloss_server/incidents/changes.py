@@ -10,9 +10,11 @@ from uuid import UUID
 
 from sqlalchemy import Connection, insert, select
 
+from lagloss.wire.format import WINDOW_S
 from lagloss_server.base.times import moment
 from lagloss_server.incidents.deliveries import Delivery, deliveries
 from lagloss_server.incidents.incident import Incident, incident
+from lagloss_server.incidents.repairs import RepairRecord, read_repair_records
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -91,11 +93,13 @@ def changes(store: Store, incident_id: UUID) -> list[IncidentChange]:
 
 @dataclass(frozen=True, slots=True)
 class IncidentRecord:
-    """An incident with its changes and deliveries, oldest first: what `show` and its page add to `Incident`."""
+    """An incident with its changes, its deliveries and the repairs of its windows, oldest first: what `show` and its
+    page add to `Incident`."""
 
     incident: Incident
     changes: Sequence[IncidentChange]
     deliveries: Sequence[Delivery]
+    repairs: Sequence[RepairRecord] = ()
 
     def document(self, dashboard_url: str) -> dict[str, Any]:
         """Return what `lagloss alerts show --json` prints."""
@@ -103,6 +107,7 @@ class IncidentRecord:
             **self.incident.details(dashboard_url),
             "changes": [change.document() for change in self.changes],
             "deliveries": [delivery.document() for delivery in self.deliveries],
+            "repairs": [repair.document() for repair in self.repairs],
         }
 
 
@@ -114,4 +119,6 @@ def read_record(store: Store, prefix: str) -> IncidentRecord:
         AmbiguousIncident: several do.
     """
     incident_ = incident(store, prefix)
-    return IncidentRecord(incident_, changes(store, incident_.id), deliveries(store, incident_.id))
+    first_s, last_s = incident_.first_window_s, incident_.last_window_s
+    repairs = read_repair_records(store, incident_.pipeline, first_s, last_s + WINDOW_S)
+    return IncidentRecord(incident_, changes(store, incident_.id), deliveries(store, incident_.id), repairs)

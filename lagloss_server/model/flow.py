@@ -130,7 +130,7 @@ class Flow:
         if node in self.retriers or node in other.retriers:
             return set(self.users(node)) == set(other.users(node))
         alike = [
-            flow._specs[node].model_copy(update={"description": "", "group": None, "queue": None})
+            flow._specs[node].model_copy(update={"description": "", "group": None, "queue": None, "idempotent": None})
             if node in flow._specs
             else None
             for flow in (self, other)

@@ -24,7 +24,8 @@ class NodeSpec(Strict):
     group and its topics, if it is not the cluster of lagloss's topics. `queue`: instead, the SQS queue that its
     processes receive from. `taps`: by place, the source of beacons that no process of the node sends. `spans`: by
     place, the spans of Kafka clients that are its beacons. `ids: new`: it sends messages with other ids than it
-    receives, so the graph is cut here (`lagloss_server.model.cuts`); `contract`: the relation between the two."""
+    receives, so the graph is cut here (`lagloss_server.model.cuts`); `contract`: the relation between the two.
+    `idempotent`: whether a message that it receives again has no second effect; None: not declared."""
 
     name: Name
     to: tuple[Name, ...] = ()
@@ -35,6 +36,7 @@ class NodeSpec(Strict):
     queue: QueueUrl | None = None
     ids: Literal["new"] | None = None
     contract: Literal["split", "aggregate"] | None = None
+    idempotent: Annotated[bool, Field(strict=True)] | None = None
     taps: Mapping[TapPlace, TapSpec | Elsewhere] = Field(default_factory=dict)
     spans: Mapping[SpanPlace, SpanSpec] = Field(default_factory=dict)
     description: str = ""

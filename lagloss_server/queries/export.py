@@ -65,7 +65,10 @@ class WindowExport:
     def of(cls, pipeline: str, what: What, kept_messages: KeptMessages, presence: Presence | None) -> WindowExport:
         """Make an export of what the log has; where it was not read, of what the closing kept."""
         if presence is None:
-            messages, sample = kept_messages.named(what), share_of(kept_messages.picked.sample)
+            messages, sample = (
+                map(kept_messages.placed, kept_messages.named(what)),
+                share_of(kept_messages.picked.sample),
+            )
             return cls(
                 pipeline,
                 kept_messages.window_start_s,
@@ -75,7 +78,8 @@ class WindowExport:
                 kept_messages.is_truncated(what),
                 sample,
             )
-        exported, sample = logged_messages(presence, kept_messages, what), share_of(presence.blocks.sample)
+        logged = logged_messages(presence, kept_messages, what)
+        exported, sample = map(kept_messages.placed, logged), share_of(presence.blocks.sample)
         return cls(pipeline, kept_messages.window_start_s, what, "log", exported, is_truncated=False, sample=sample)
 
     def texts(self, format: Literal["csv", "json"], links: TraceLinks = NO_LINKS) -> Iterator[str]:
@@ -100,7 +104,8 @@ class WindowExport:
         except ImportError as error:
             raise NotebookMissing(what="Parquet", package="pyarrow", instead=", or use csv or json") from error
         texts = {name: pa.string() for name in COLUMNS}
-        special = {"places": pa.list_(pa.string()), **dict.fromkeys(_NUMBERS, pa.float64())}
+        special = {"places": pa.list_(pa.string()), "partition": pa.int32(), "offset": pa.int64()}
+        special |= dict.fromkeys(_NUMBERS, pa.float64())
         moments = dict.fromkeys(_MOMENTS, pa.timestamp("ms", "UTC"))
         schema = pa.schema(list({**texts, **special, **moments}.items()))
         schema = schema.with_metadata({name: str(value) for name, value in self._head().items()})

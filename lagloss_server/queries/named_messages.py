@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NotRequired, TypedDict
+from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 from sqlalchemy import Connection, Row, select
 
 from lagloss.wire.traces import TraceContext
+from lagloss_server.base.errors import UnknownPipeline, UnreadableDefinition
 from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.judging.picked import CORRUPTED, DEAD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
 from lagloss_server.model.graph import Graph, node_of
@@ -24,6 +25,7 @@ from lagloss_server.model.place import Place, node_label
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.repair import RepairMessageRow
 from lagloss_server.store.store import MISSING_KINDS, MissingMessage, Store
 
 PickedKind = Literal["late", "dead", "corrupted"]
@@ -41,7 +43,7 @@ _PICKED: Final[Mapping[What, tuple[PickedKind, ...]]] = {
 }
 COLUMNS: Final = (
     *("message_id", "id_hash", "kind", "places", "event_time", "last_checkpoint", "last_seen", "lag_ms"),
-    *("hop", "hop_ms", "reason", "emitter", "host", "trace_id", "span_id"),
+    *("hop", "hop_ms", "reason", "emitter", "host", "trace_id", "span_id", "topic", "partition", "offset"),
 )
 """Fields of a message, in every format."""
 
@@ -64,7 +66,18 @@ class NamedMessageDocument(TypedDict):
     host: str | None
     trace_id: str | None
     span_id: str | None
+    topic: str | None
+    partition: int | None
+    offset: int | None
     trace_url: NotRequired[str]
+
+
+class LocatedRecord(NamedTuple):
+    """Where the record of a message is in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ class NamedMessage:
     `kind`: that of a missing message (`MissingMessage`), else late, dead or corrupted; `places`: where it is missing,
     died or was corrupted, or the hop that held a late one. `lag_ms`: from its event time until it was last seen, of a
     late one until it arrived where it was latest; `hop`: what held a late one longest, for `hop_ms`. `emitter`: that
-    saw it last, `host` its host and process. None: not known, or there is none.
+    saw it last, `host` its host and process. `record`: where its record is. None: not known, or there is none.
     """
 
     window_start_s: int
@@ -92,6 +105,7 @@ class NamedMessage:
     emitter: bytes | None = None
     host: str | None = None
     trace: TraceContext | None = None
+    record: LocatedRecord | None = None
 
     def document(self, links: TraceLinks = NO_LINKS) -> NamedMessageDocument:
         """Return the fields of `COLUMNS`, the id as it was sent, and the trace's address if it is known."""
@@ -123,6 +137,9 @@ class NamedMessage:
             "host": self.host,
             "trace_id": self.trace and self.trace.trace_id,
             "span_id": self.trace and self.trace.span_id,
+            "topic": self.record and self.record.topic,
+            "partition": None if self.record is None else self.record.partition,
+            "offset": None if self.record is None else self.record.offset,
         }
 
 
@@ -130,13 +147,23 @@ class NamedMessage:
 class KeptMessages:
     """What the closing of a window kept of single messages. `hosts`: of the emitters that are still known; `counts`:
     the messages that the result counts as `lost` (at most), `pending`, `dead` and `late`; empty where it is not
-    closed."""
+    closed. `records`: where records are, as repairs have located them; `origins`: topics whose positions are ids."""
 
     window_start_s: int
     missing: Sequence[MissingMessage]
     picked: PickedMessages
     hosts: Mapping[bytes, str] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    records: Mapping[int, LocatedRecord] = field(default_factory=dict)
+    origins: frozenset[str] = frozenset()
+
+    def placed(self, message: NamedMessage) -> NamedMessage:
+        """Return a message with the place of its record, if that is known."""
+        record = self.records.get(message.id_hash)
+        parts = (message.message_id or "").split("/")
+        if record is None and len(parts) == 3 and parts[0] in self.origins:
+            record = LocatedRecord(parts[0], int(parts[1]), int(parts[2]))
+        return message if record is None else replace(message, record=record)
 
     def named(self, what: What) -> list[NamedMessage]:
         """Return the messages that were asked for, each once: lost ones first, then dead, late (worst first) and
@@ -169,8 +196,29 @@ def read_kept(store: Store, pipeline: str, window_start_s: int) -> KeptMessages:
         picked = read_picked(connection, pipeline, window_start_s)
         closed = connection.execute(result).one_or_none()
         hosts_of = {row.emitter: row.host for row in connection.execute(hosts)}
+        records = _records(connection, pipeline, window_start_s)
     missing = store.missing(pipeline, window_start_s, MAX_MISSING)
-    return KeptMessages(window_start_s, missing, picked, hosts_of, {} if closed is None else _counts(closed))
+    counts = {} if closed is None else _counts(closed)
+    origins = _origins(store, pipeline, window_start_s)
+    return KeptMessages(window_start_s, missing, picked, hosts_of, counts, records, origins)
+
+
+def _records(connection: Connection, pipeline: str, window_start_s: int) -> dict[int, LocatedRecord]:
+    """Return by id where repairs have located records of a window."""
+    table = tables.table_of(RepairMessageRow)
+    row = table.c
+    is_known = row.pipeline == pipeline, row.window_start == window_start_s, row.topic.is_not(None)
+    rows = connection.execute(select(table).where(*is_known).order_by(row.repair, row.position))
+    return {row.id_hash % (1 << 64): LocatedRecord(row.topic, row.topic_partition, row.topic_offset) for row in rows}
+
+
+def _origins(store: Store, pipeline: str, window_start_s: int) -> frozenset[str]:
+    """Return the topics whose positions are ids of a window's messages."""
+    try:
+        taps = store.definition_at(pipeline, window_start_s).taps
+    except (UnknownPipeline, UnreadableDefinition):
+        return frozenset()
+    return frozenset(topic for tap in taps if tap.extraction.id.form == "position" for topic in tap.extraction.origins)
 
 
 def read_picked(connection: Connection, pipeline: str, window_start_s: int) -> PickedMessages:

@@ -82,6 +82,7 @@ def upgrade() -> None:
     _audit_trail()
     _runs()
     _taps()
+    _repairs()
 
 
 def downgrade() -> None:
@@ -90,7 +91,8 @@ def downgrade() -> None:
         '"window", window_history, missing_message, picked_messages, audited, recompute_request, set_aside, '
         "rollup, rollup_dirty, pruned, quarantine, quarantine_count, consumer_lag, consumer_group, cluster_group, "
         "cluster_topics, incident, incident_change, outbox, pending_breach, judged_windows, silence, receiver, lease, "
-        "login_user, login_session, report_run, audit_trail, dag_run, task_try, tap, tap_tally, tap_unreadable"
+        "login_user, login_session, report_run, audit_trail, dag_run, task_try, tap, tap_tally, tap_unreadable, "
+        "repair_message, repair"
     )
     op.execute("DROP FUNCTION audit_trail_is_kept")
 
@@ -712,3 +714,48 @@ def _taps() -> None:
         bigint("at", "epoch ms: timestamp of the newest example"),
         comment="Records that taps could not read, by reason. Writer: taps.",
     )
+
+
+def _repairs() -> None:
+    op.create_table(
+        "repair",
+        text("id", "the header lagloss-replay is repair-ID", key=True),
+        text("pipeline"),
+        text("place", "link a->b, node a or retrier a"),
+        bigint("from_window", "epoch s"),
+        bigint("to_window", "epoch s, exclusive"),
+        boolean("with_perhaps", "whether messages that are perhaps lost are in the set"),
+        text("cluster", "name of the Kafka cluster of the topics; empty: of lagloss's own"),
+        jsonb("plan", "topics and how they are read, ends of the topics, loss before"),
+        text("set_hash", "SHA-256 of the windows and id hashes of the set, hex"),
+        moment("created_at", default=CLOCK),
+        text("created_by"),
+        text("state", "open, stopped or finished: nothing more is sent"),
+        text("stop_reason", "why it stopped, or is to stop; null: it is not to", null=True),
+        text("runner", "the process that may write; another one takes its place; empty: none"),
+        integer("position", "records of the plan that are done"),
+        double("rate", "records per second of its last run; null: it never ran", null=True),
+        moment("started_at", "when the first record was about to be sent", null=True),
+        moment("ended_at", "when it last stopped or finished", null=True),
+        jsonb("statement", "as the command printed it last, without names", null=True),
+        comment="Repairs, planned before anything is sent. Writers: lagloss repair, dashboard; aggregator prunes.",
+    )
+    op.create_index("repair_of_place", "repair", ["pipeline", "place", "from_window"])
+    op.create_table(
+        "repair_message",
+        text("repair", key=True),
+        integer("position", key=True),
+        text("pipeline"),
+        bigint("window_start", "epoch s"),
+        bigint("id_hash", "xxh3_64 read as signed"),
+        text("message_id", "null if the name is unknown", null=True),
+        text("kind", "lost or perhaps"),
+        text("target", "topic that it is sent into; null: its record is gone", null=True),
+        text("topic", "topic in which its record is; null: gone", null=True),
+        integer("topic_partition", null=True),
+        bigint("topic_offset", null=True),
+        text("state", "planned, sending, sent, arrived (which needs no sending: it came meanwhile) or gone"),
+        boolean("is_delivered", "whether it arrived at its destinations under this replay"),
+        comment="Messages of a repair in the order in which they are sent. Writers: as repair.",
+    )
+    op.create_index("repair_message_of_window", "repair_message", ["id_hash", "window_start"])

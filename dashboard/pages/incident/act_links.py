@@ -21,6 +21,7 @@ class Do(StrEnum):
     ACKNOWLEDGE = "acknowledge"
     SILENCE = "silence"
     END_SILENCE = "end-silence"
+    REPAIR = "repair"
 
 
 def act_link(label: str, do: Do, target: str, address: Address, person: Person, pipeline: str | None = None) -> Part:

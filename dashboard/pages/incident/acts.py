@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import dash_mantine_components as dmc
 
 from dashboard import actions as acts
+from dashboard import repairing
 from dashboard.access.silences import read_silences
 from dashboard.pages.base import Part
 from dashboard.pages.incident.act_links import Do
@@ -39,6 +40,10 @@ class Field(StrEnum):
     MATCHERS = "silence-matchers"
     DURATION = "silence-duration"
     REASON = "silence-reason"
+    PLACE = "repair-place"
+    TOPIC = "repair-topic"
+    COUNT = "repair-count"
+    UNDECLARED = "repair-undeclared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,27 @@ def _silence(store: Store, submitted: Submitted) -> list[Any]:
 def _end_silence(store: Store, submitted: Submitted) -> str:
     acts.end_silence(store, submitted.of, submitted.author)
     return "Receivers are notified of incidents that are still open."
+
+
+def _repair(store: Store, submitted: Submitted) -> str:
+    typed = submitted.typed
+    return repairing.repair(
+        store,
+        submitted.of,
+        at=typed[Field.PLACE],
+        from_topic=typed[Field.TOPIC],
+        confirmed=typed[Field.COUNT],
+        undeclared=typed[Field.UNDECLARED],
+        author=submitted.author,
+    )
+
+
+def _fresh_repair(store: Store, incident_id: str) -> Fresh:
+    """With the place where most was lost."""
+    fresh = _found(store, incident_id)
+    places = [] if fresh is None else repairing.places_to_repair(fresh)
+    typed: Typed = {Field.PLACE: places[0] if places else "", Field.TOPIC: "", Field.COUNT: "", Field.UNDECLARED: "ask"}
+    return Fresh("This incident does not exist." if fresh is None else _words(fresh), typed)
 
 
 def _fresh_acknowledgement(store: Store, incident_id: str) -> Fresh:
@@ -158,6 +184,31 @@ _REASON: Final = dmc.Textarea(
     **{"data-autofocus": True},
 )
 
+_PLACE: Final = dmc.TextInput(
+    id=Field.PLACE, label="Place", description="link:A->B or node:N", classNames={"input": "mono"}
+)
+_TOPIC: Final = dmc.TextInput(
+    id=Field.TOPIC,
+    label="Topic (optional)",
+    description="that the records are in, if the definition does not name it",
+    classNames={"input": "mono"},
+)
+_UNDECLARED: Final = dmc.Select(
+    id=Field.UNDECLARED,
+    label="Nodes that do not declare idempotent: true",
+    data=[
+        {"label": "send nothing through them", "value": "ask"},
+        {"label": "send all the same", "value": repairing.SEND_ALL_THE_SAME},
+    ],
+    allowDeselect=False,
+)
+_COUNT: Final = dmc.TextInput(
+    id=Field.COUNT,
+    label="Number of messages",
+    description="leave it empty for a dry run, which says how many there are",
+    **{"data-autofocus": True},
+)
+
 ACTS: Final = (
     Act(
         Do.ACKNOWLEDGE,
@@ -185,5 +236,15 @@ ACTS: Final = (
         fresh=_fresh_end,
         perform=_end_silence,
         done="Silence ended",
+    ),
+    Act(
+        Do.REPAIR,
+        title="Send lost messages again",
+        about="Sends what was lost for certain at a place in the windows of this incident into the topic before the "
+        "place, each message once.",
+        fields=(_PLACE, _TOPIC, _UNDECLARED, _COUNT),
+        fresh=_fresh_repair,
+        perform=_repair,
+        done="Sending",
     ),
 )

@@ -13,6 +13,7 @@ from dash import html
 from dashboard.pages.base import Part, badge, fold, icon, moment
 from dashboard.pages.incident.act_links import Do, act_link
 from dashboard.queries.alerts import OpenIncident
+from dashboard.repairing import places_to_repair
 from dashboard.request import links
 from dashboard.request.current_user import Person
 from dashboard.request.links import Address
@@ -22,6 +23,8 @@ from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident, place_words
 
 _SHOWN: Final = 10
+OF_LOSS: Final = frozenset({"loss", "budget"})
+"""Kinds of incidents whose messages can be sent again."""
 _SHOWN_PLACES: Final = 3
 HEALED_FOR: Final = timedelta(days=1)
 """For this long a failure is shown whose receiver works again."""
@@ -142,9 +145,11 @@ def why_withheld(shown: OpenIncident, zone: Zone) -> list[Any]:
 def act_links(shown: OpenIncident, address: Address, person: Person) -> list[Part]:
     """Return links to the actions possible now."""
     incident = shown.incident
-    if incident.state != "open":
-        return []
     incident_id, links_ = str(incident.id), []
+    if incident.kind in OF_LOSS and places_to_repair(incident):
+        links_.append(act_link("Repair", Do.REPAIR, incident_id, address, person, incident.pipeline))
+    if incident.state != "open":
+        return links_
     if incident.acknowledged_at is None:
         links_.append(act_link("Acknowledge", Do.ACKNOWLEDGE, incident_id, address, person, incident.pipeline))
     if shown.silence is None:

@@ -22,6 +22,7 @@ from dashboard.pages.incident.acts import ACTS, Act, Submitted, Typed
 from dashboard.pages.notices import Failed
 from dashboard.pages.shell import Shell
 from dashboard.queries.services import Services
+from dashboard.repairing import NotConfirmed
 from dashboard.request.current_user import LOCAL, asking
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -197,6 +198,8 @@ def _refused(why: Part) -> tuple[Any, ...]:
 
 
 def _why(error: LaglossError, zone: Zone) -> Part:
+    if isinstance(error, NotConfirmed):
+        return alert("Dry run", str(error), "orange", "?")
     if isinstance(error, AlreadyAcknowledged):
         at_s = parse_time_s(str(error.facts["at"]))
         when = f"{zone.clock(at_s, seconds=True)} {zone.label(at_s)} ({utc(at_s, seconds=True)})"

@@ -88,6 +88,7 @@ def _content(result: IncidentRead, visit: Visit) -> Part:
             _section("What the messages have in common", _blame(incident)),
             _section("Examples", _examples(incident, address)),
             _without_examples(incident, asking()),
+            _section("Repairs", [dmc.ListItem(repair.words, className="breaks") for repair in record.repairs]),
             _section("Notes", [dmc.ListItem(note) for note in incident.notes]),
             dmc.Paper([_heading("Timeline"), _timeline(record, address.zone)], p="sm", mt="sm", withBorder=True),
             dmc.Paper(

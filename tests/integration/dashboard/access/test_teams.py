@@ -373,6 +373,7 @@ def addresses(world: TeamsWorld, pipeline: str) -> list[tuple[str, str]]:
         (f"/incidents/{incident}", ""),
         (f"/incidents/{incident}", "?do=acknowledge"),
         (f"/incidents/{incident}", "?do=silence"),
+        (f"/incidents/{incident}", "?do=repair"),
         ("/health", ""),
         ("/health", f"?pipeline={pipeline}"),
         ("/audit", "?range=24h"),
@@ -421,9 +422,15 @@ class Callbacks:
             "pipeline.data": [OURS, THEIRS, HUSHED],
             "window-stamp.data": stamp,
             "end-silence-name.value": "x",
+            "repair-name.value": "x",
+            "repair-place.value": "link:src->snk",
+            "repair-count.value": "1",
             "test-receiver.value": "some-hook",
             "backtest-pipeline.value": pipeline,
-            **{f"{name}.n_clicks": 1 for name in ("acknowledge-it", "silence-it", "end-silence-it", "test-it")},
+            **{
+                f"{name}.n_clicks": 1
+                for name in ("acknowledge-it", "silence-it", "end-silence-it", "test-it", "repair-it")
+            },
             **{f"{name}.n_clicks": 1 for name in ("backtest-it", "window-again", "message-search", "report-apply")},
             **forms,
         }

@@ -12,12 +12,16 @@ from msgspec import structs
 
 from dashboard.reports import charts, render
 from dashboard.reports.model import Report
+from dashboard.reports.sections import sections
 from lagloss.wire.sketch import Sketch
+from lagloss_server.base import format as fmt
+from lagloss_server.incidents.repairs import RepairRecord, lost_before_repairs
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval
 from lagloss_server.runs.dag_runs import stats_of
 from lagloss_server.sums.quality import quality_rows
 from lagloss_server.sums.rollup import CheckpointSums, LinkSums, PartSums
+from tests.support.incident_rows import NOON
 from tests.support.report_figures import destination, incident, lag_by_hop, report, rollup
 from tests.support.runs import JOB, NOON_S, failed_run
 from tests.support.window_documents import chain
@@ -174,3 +178,45 @@ def test_a_destination_is_judged_by_its_own_counts() -> None:
     total = structs.replace(rollup(), destinations={"snk": SLOW}).at("snk")
     assert (total.messages, total.lost_max, total.on_time_of, total.windows) == (400, 20, 320, 60)
     assert total.e2e_lags == SLOW.lags
+
+
+def repair(number: int, before: dict[int, int], after: dict[int, int], state: str = "finished") -> RepairRecord:
+    def losses(lost: dict[int, int]) -> dict[int, tuple[int, Interval]]:
+        return {first_s + 60 * minute: (100, Interval(count, count)) for minute, count in lost.items()}
+
+    sent, first_s = sum(before.values()), report().span.from_s
+    statement = {"sent": sent, "arrived": sent, "missing": 0, "gone": 0} if state != "open" else None
+    return RepairRecord(
+        f"{number:04x}", "link src->mid", first_s, first_s + 180, state, None, NOON, "ann", losses(before),
+        losses(after), statement,
+    )  # fmt: skip
+
+
+def test_repairs_stand_with_the_loss_before_and_the_loss_now() -> None:
+    made = replace(report(), repairs=(repair(1, {0: 40, 1: 2}, {0: 0, 1: 2}), repair(2, {1: 2}, {1: 2}, "open")))
+    (section,) = [section for section in sections(made) if section.title == "Repairs"]
+    assert section.table is not None
+    assert [[cell.text for cell in row][3:] for row in section.table.rows] == [
+        ["finished", "42", "42", "42", "0", "2"],
+        ["open", "2", fmt.NOTHING, fmt.NOTHING, fmt.NOTHING, "2"],
+    ]
+    assert made.document()["repairs"]["lost_before"] == {"min": 40, "max": 40}
+    assert [listed["repair"] for listed in made.document()["repairs"]["list"]] == ["repair-0001", "repair-0002"]
+    (objectives, *_) = sections(made)
+    total = made.whole.total.lost
+    said = f"Before repairs, {total.min + 40}–{total.max + 40} messages were lost, 40 more than now."
+    assert said in objectives.sentences
+
+
+def test_what_was_lost_before_repairs_is_what_the_first_repair_of_a_window_says() -> None:
+    first_s = report().span.from_s
+    records = [repair(1, {0: 40}, {0: 0}), repair(2, {0: 3, 1: 5}, {0: 0, 1: 1})]
+    assert lost_before_repairs(records, first_s, first_s + 180) == Interval(44, 44)
+    assert lost_before_repairs(records, first_s + 60, first_s + 180) == Interval(4, 4)
+    assert lost_before_repairs([], 0, first_s) == Interval(0, 0)
+    assert records[0].words == "repair-0001 at link src->mid: sent 40, arrived 40, gone 0; lost before 40, now 0"
+
+
+def test_a_report_without_repairs_has_no_section_of_them() -> None:
+    assert "Repairs" not in [section.title for section in sections(report())]
+    assert report().document()["repairs"] == {"lost_before": {"min": 0, "max": 0}, "list": []}

@@ -19,7 +19,7 @@ from lagloss_server.judging.picked import SEEN_MS
 from lagloss_server.model.place import Place
 from lagloss_server.queries.export import WindowExport, file_name
 from lagloss_server.queries.logged_messages import logged_messages
-from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMessage, of_kind
+from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, LocatedRecord, NamedMessage, of_kind
 from lagloss_server.store.store import MissingMessage
 from tests.support.faulty_worlds import START_S, FaultyWorld, Harm, faulty_world, presence_of
 
@@ -152,6 +152,17 @@ def test_what_was_kept_says_whether_there_is_more() -> None:
     assert not replace(kept, counts={"dead": 1}).is_truncated("lost")
 
 
+def test_where_a_record_is_follows_from_a_repair_or_from_an_id_that_is_its_position() -> None:
+    kept = replace(kept_of(faulty_world("process", "late", 1)), origins=frozenset({"orders"}), records={})
+    message = odd_message()
+    assert kept.placed(message).record is None
+    assert kept.placed(replace(message, message_id="orders/3/1841")).record == ("orders", 3, 1841)
+    assert kept.placed(replace(message, message_id="others/3/1841")).record is None
+    located = replace(kept, records={message.id_hash: LocatedRecord("orders", 1, 7)}).placed(message)
+    assert [located.document()[name] for name in ("topic", "partition", "offset")] == ["orders", 1, 7]  # type: ignore[literal-required]
+    assert located.cells()[-3:] == ["orders", 1, 7]
+
+
 def odd_message() -> NamedMessage:
     odd = {"message_id": "=a\\x0ab", "id_hash": 255, "kind": "late", "places": ("link src->ses",)}
     times = {"event_ms": START_S * 1_000 + 250.0, "last_seen_ms": START_S * 1_000 + 9_250.0, "lag_ms": 9_000.0}
@@ -180,6 +191,7 @@ def test_csv_has_every_column_and_no_formula() -> None:
         "event_time": "2026-05-28T20:27:00.250000Z", "last_checkpoint": "ga.out",
         "last_seen": "2026-05-28T20:27:09.250000Z", "lag_ms": "9000.0", "hop": "link src->ses", "hop_ms": "8000.0",
         "reason": "", "emitter": "00" * 16, "host": "h:1", **TRACE._asdict(),
+        "topic": "", "partition": "", "offset": "",
     }  # fmt: skip
 
 

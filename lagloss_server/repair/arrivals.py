@@ -1,0 +1,137 @@
+"""Arrivals of what a repair sent: where its messages were seen under its replay, and whether they are lost again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from sqlalchemy import Engine, cast, func, or_, select
+from sqlalchemy.dialects.postgresql import JSONB
+
+from lagloss.wire.format import OffsetRange, unpack_ranges
+from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.judging.arithmetic import missing_places
+from lagloss_server.model.graph import Graph
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.matrix import Presence
+from lagloss_server.queries.named_ranges import believed
+from lagloss_server.queries.offset_ranges import clamp, merge_ranges, without
+from lagloss_server.queries.window_blocks import good_block, read_window
+from lagloss_server.repair.plan import PlannedMessage
+from lagloss_server.repair.records import MessageKey
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.repair import RepairMessageRow
+from lagloss_server.store.store import Store
+
+NO_GAP: Final = 0
+
+
+class Arrivals:
+    """What the log shows of a replay's messages in some windows; each block is read once.
+
+    Methods raise KafkaException when the broker does not answer.
+    """
+
+    def __init__(self, store: Store, log: BeaconLog, pipeline: str, replay: str, windows: Collection[int]) -> None:
+        self._store, self._log, self._pipeline, self._replay = store, log, pipeline, replay
+        self._windows = sorted(windows)
+        self._graphs: dict[int, Graph] = {start: store.graph_at(pipeline, start) for start in self._windows}
+        self._read: dict[int, list[OffsetRange]] = {start: [] for start in self._windows}
+        self._masks: dict[MessageKey, int] = {}
+
+    def look(self) -> None:
+        """Read what was reported since the last look."""
+        watermarks = self._log.watermarks()
+        for start, named in self._tallied().items():
+            ranges = merge_ranges(believed(self._log, self._pipeline, start, named), NO_GAP)
+            fresh = clamp(without(ranges, self._read[start]), watermarks)
+            graph = self._graphs[start]
+            for record in self._log.records(fresh):
+                block = good_block(record, self._pipeline)
+                if block is None or block.replay != self._replay or block.window_start != start:
+                    continue
+                bit = 1 << graph.bit[block.checkpoint] if block.checkpoint in graph.bit else 0
+                for id_hash in block.id_hash.tolist():
+                    self._masks[start, id_hash] = self._masks.get((start, id_hash), 0) | bit
+            self._read[start] = merge_ranges([*self._read[start], *fresh], NO_GAP)
+
+    def has_arrived(self, key: MessageKey) -> bool:
+        """Return whether a message was delivered, and is missing nowhere, by what was seen under the replay alone."""
+        graph, mask = self._graphs[key[0]], self._masks.get(key, 0)
+        return bool(mask & graph.delivery_mask) and not missing_places(graph, mask)
+
+    def has_ended(self, key: MessageKey) -> bool:
+        """Return whether a message arrived, was filtered or dead-lettered."""
+        graph, mask = self._graphs[key[0]], self._masks.get(key, 0)
+        return bool(mask & (graph.delivery_mask | graph.dead_mask | graph.filtered_mask))
+
+    def _tallied(self) -> dict[int, list[tuple[tuple[OffsetRange, ...], int]]]:
+        """Return by window the ranges and beacons of the replay's tallies."""
+        tally = tables.TallyRow
+        named: dict[int, list[tuple[tuple[OffsetRange, ...], int]]] = {}
+        with self._store.engine.connect() as connection:
+            rows = connection.execute(
+                select(tally.window_start, tally.ranges, tally.beacons).where(
+                    tally.pipeline == self._pipeline,
+                    tally.window_start.in_(self._windows),
+                    tally.replay == self._replay,
+                )
+            )
+            for row in rows:
+                named.setdefault(row.window_start, []).append((unpack_ranges(row.ranges), row.beacons))
+        return named
+
+
+def count_lost_since(engine: Engine, pipeline: str, label: str, since_s: float) -> int:
+    """Return how many messages of windows that began since then are lost for certain at a place, as far as they are
+    named."""
+    missing = table_of(tables.MissingMessageRow).c
+    query = select(func.count()).where(
+        missing.pipeline == pipeline,
+        missing.window_start >= int(since_s),
+        missing.kind == "lost",
+        missing.places.contains(cast([label], JSONB)),
+    )
+    with engine.connect() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
+def count_lost_again(engine: Engine, repair_id: str, label: str, since_ms: float) -> int:
+    """Return how many messages that a repair has sent are lost for certain again, as far as they are named: behind the
+    place of the repair, or there after they were seen once more."""
+    missing, message = table_of(tables.MissingMessageRow).c, table_of(RepairMessageRow).c
+    query = select(func.count()).where(
+        message.repair == repair_id,
+        message.state == "sent",
+        missing.pipeline == message.pipeline,
+        missing.window_start == message.window_start,
+        missing.id_hash == message.id_hash,
+        missing.kind == "lost",
+        or_(~missing.places.contains(cast([label], JSONB)), missing.last_seen_ms > since_ms),
+    )
+    with engine.connect() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
+def came_meanwhile(
+    store: Store, log: BeaconLog, pipeline: str, label: str, planned: Iterable[PlannedMessage]
+) -> list[PlannedMessage]:
+    """Return the planned messages that the log shows as missing at the place no longer. In windows that it no longer
+    holds nothing can have changed.
+
+    Raises:
+        KafkaException: the broker does not answer.
+    """
+    by_window: dict[int, list[PlannedMessage]] = {}
+    for message in planned:
+        by_window.setdefault(message.message.window_start_s, []).append(message)
+    came: list[PlannedMessage] = []
+    for start, messages in by_window.items():
+        try:
+            presence = Presence(read_window(store, log, pipeline, start))
+        except NotEnoughData:
+            continue
+        missing = frozenset(presence.ids[presence.select(where=label)].tolist())
+        came += (message for message in messages if message.message.id_hash not in missing)
+    return came

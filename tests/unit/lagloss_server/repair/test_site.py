@@ -1,0 +1,161 @@
+"""Where a repair sends: the topics before a place, by taps or by name, and the nodes behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lagloss.errors import UsageError
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.model.place import Place
+from lagloss_server.repair.records import TopicRecord
+from lagloss_server.repair.site import HEADERS, find_site, not_idempotent, parse_place
+
+COPIED = [("lagloss-replay", b"earlier"), ("lagloss-id", b"orders/2/40")]
+SDK = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: shop}
+spec:
+  nodes:
+    - {name: a, to: [b]}
+    - {name: b, to: [c, d], group: enrich, cluster: west, retries: again, idempotent: true}
+    - {name: c, idempotent: false}
+    - {name: d}
+    - {name: again, idempotent: true}
+"""
+TAPPED = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: shop}
+spec:
+  nodes:
+    - {name: a, to: [b], taps: {out: {topic: orders, id: $.id, eventTime: $.at}}}
+    - name: b
+      to: [c]
+      taps:
+        in: {group: enrich}
+        out: {topic: enriched, id: 'header:id', eventTime: 'header:at'}
+        dead: {topic: orders-dead}
+    - {name: c, taps: {in: {group: sink}}}
+"""
+
+
+def sdk() -> Definition:
+    return parse_definition(SDK)
+
+
+def tapped() -> Definition:
+    return parse_definition(TAPPED)
+
+
+def site(definition: Definition, at: str, from_topic: str | None = None) -> Any:
+    return find_site(definition, parse_place(at, definition.graph), from_topic)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("link:a->b", Place("link", "a->b")),
+        ("node:b", Place("node", "b")),
+        ("node:again", Place("retrier", "again")),
+    ],
+)
+def test_a_place_is_named_as_on_the_command_line(text: str, place: Place) -> None:
+    assert parse_place(text, sdk().graph) == place
+
+
+@pytest.mark.parametrize("text", ["", "b", "node:", "node:x", "link:a->c", "link:b", "link a->b", "retrier:again"])
+def test_an_unknown_place_is_answered_with_those_there_are(text: str) -> None:
+    with pytest.raises(UsageError, match=r"places: link:a->b, link:b->c, .*node:b.*"):
+        parse_place(text, sdk().graph)
+
+
+def test_a_node_with_the_sdk_needs_the_topic_by_name_and_has_ids_in_headers() -> None:
+    with pytest.raises(UsageError, match="does not name the topic that b reads; name it with --from-topic"):
+        site(sdk(), "link:a->b")
+    with pytest.raises(UsageError, match="--from-topic; its consumer group reads orders, more"):
+        find_site(sdk(), parse_place("link:a->b", sdk().graph), None, ["orders", "more"])
+    named = site(sdk(), "link:a->b", "orders")
+    assert [(source.topic, source.target, source.extraction) for source in named.sources] == [
+        ("orders", "orders", HEADERS)
+    ]
+    assert (named.cluster, named.targets) == ("west", ("orders",))
+    assert HEADERS.id.written == "header:lagloss-id"
+
+
+@pytest.mark.parametrize(
+    ("at", "topics", "ids"),
+    [
+        ("link:a->b", ["orders"], ["$.id"]),
+        ("node:b", ["orders", "orders-dead"], ["$.id", "$.id"]),
+        ("link:b->c", ["enriched"], ["header:id"]),
+        ("node:c", ["enriched"], ["header:id"]),
+    ],
+)
+def test_taps_name_the_topic_before_a_place_and_how_its_ids_are_read(
+    at: str, topics: list[str], ids: list[str]
+) -> None:
+    found = site(tapped(), at)
+    assert [source.topic for source in found.sources] == topics
+    assert [source.extraction.id.written for source in found.sources] == ids
+    assert found.targets == (topics[0],)
+
+
+def test_records_of_another_topic_are_sent_into_the_topic_before_the_place() -> None:
+    (source,) = site(tapped(), "link:a->b", "backup").sources
+    assert (source.topic, source.target, source.extraction.id.written) == ("backup", "orders", "$.id")
+    (same,) = site(tapped(), "node:b", "orders").sources[:1]
+    assert (same.topic, same.target) == ("orders", "orders")
+
+
+def test_a_copy_has_all_that_its_record_has_and_the_replays_name() -> None:
+    (source,) = site(tapped(), "link:a->b").sources
+    headers = [("lagloss-replay", b"earlier"), ("x", None), ("x", b"1"), ("lagloss-id", b"7")]
+    record = TopicRecord(2, 40, 0, b"key", b"value", headers)
+    assert record.headers_to_send("orders", source.extraction, "repair-1") == [
+        *headers[1:],
+        ("lagloss-replay", b"repair-1"),
+    ]
+
+
+def test_a_copy_of_a_record_whose_position_is_its_id_names_that_position() -> None:
+    text = TAPPED.replace("id: $.id", "id: partition-offset").replace("'header:id'", "'partition-offset(header:from)'")
+    definition = parse_definition(text.replace("dead: {topic: orders-dead}", ""))
+    (first,), (later,) = (site(definition, at).sources for at in ("link:a->b", "link:b->c"))
+    original, copied = TopicRecord(2, 40, 0, None, None, []), TopicRecord(2, 90, 0, None, None, COPIED)
+    assert original.headers_to_send("orders", first.extraction, "repair-1") == [
+        ("lagloss-replay", b"repair-1"),
+        ("lagloss-id", b"orders/2/40"),
+    ]
+    assert copied.headers_to_send("orders", first.extraction, "repair-1") == [
+        COPIED[1],
+        ("lagloss-replay", b"repair-1"),
+    ]
+    assert original.headers_to_send("enriched", later.extraction, "repair-1") == [("lagloss-replay", b"repair-1")]
+
+
+@pytest.mark.parametrize(
+    ("node", "nodes"), [("a", ("a", "c", "d")), ("b", ("c", "d")), ("c", ("c",)), ("d", ("d",)), ("again", ("c", "d"))]
+)
+def test_nodes_behind_a_place_that_do_not_say_they_are_idempotent_are_named(node: str, nodes: tuple[str, ...]) -> None:
+    assert not_idempotent(sdk(), node) == nodes
+
+
+def test_what_is_made_of_a_message_that_is_sent_again_is_made_again() -> None:
+    text = SDK.replace("retries: again, ", "ids: new, ").replace("    - {name: again, idempotent: true}\n", "")
+    assert not_idempotent(parse_definition(text), "b") == ("c", "d")
+    assert not_idempotent(parse_definition(text), "b-new") == ("c", "d")
+
+
+def test_a_changed_declaration_of_idempotence_leaves_the_node_as_it_was() -> None:
+    changed = parse_definition(SDK.replace("idempotent: false", "idempotent: true"))
+    assert sdk().graph.same_node(changed.graph, "c")
+    assert sdk() != changed
+
+
+@pytest.mark.parametrize("value", ["yes please", "1", "'true'"])
+def test_idempotent_is_true_or_false(value: str) -> None:
+    with pytest.raises(Exception, match="idempotent"):
+        parse_definition(SDK.replace("idempotent: false", f"idempotent: {value}"))
