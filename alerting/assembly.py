@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Engine, func, select
 
-from alerting.config import AlertingFile, MaintenanceSpec, RouteSpec, load_alerting
+from alerting.config import AlertingFile, MaintenanceSpec, RouteSpec, load_alerting, with_canary
 from alerting.delivery.sender import HeldLead, Sender
 from alerting.delivery.transports.base import Transport
 from alerting.delivery.transports.kinds import build as build_transport
@@ -24,6 +24,7 @@ from alerting.metrics import AlertingMetrics
 from alerting.service import Alerter
 from lagloss_server.base.settings import Settings
 from lagloss_server.base.trace_links import TraceLinks
+from lagloss_server.model.canary import is_listed
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -49,7 +50,7 @@ def build(settings: Settings) -> AlertingSetup:
     """Build the alerter without opening any connection. Raise a LaglossError for invalid settings or an invalid
     file."""
     database_url = settings.require_database()
-    file = load_alerting(settings)
+    file = with_canary(load_alerting(settings), settings.canary_url if settings.canary == "on" else "")
     transports = {receiver.name: build_transport(receiver.kind, receiver.config) for receiver in file.receivers}
     store = Store(database_url, statement_timeout=STATEMENT_TIMEOUT)
     metrics, lead = AlertingMetrics(), HeldLead()
@@ -60,7 +61,7 @@ def build(settings: Settings) -> AlertingSetup:
         TraceLinks(settings.trace_url),
     )
     senders = [
-        Sender(Outbox(store.engine, name, file.fallback), transport, lead, metrics)
+        Sender(Outbox(store.engine, name, file.fallback if is_listed(name) else None), transport, lead, metrics)
         for name, transport in transports.items()
     ]
     metrics.waiting(lambda: _waiting(store.engine, transports))
@@ -69,7 +70,8 @@ def build(settings: Settings) -> AlertingSetup:
         for receiver in file.receivers
     ]
     alerter = Alerter(database_url, evaluator, senders, lead, receivers, metrics)
-    return AlertingSetup(alerter, metrics, {receiver.name: receiver.kind for receiver in file.receivers}, store)
+    listed = {receiver.name: receiver.kind for receiver in file.receivers if is_listed(receiver.name)}
+    return AlertingSetup(alerter, metrics, listed, store)
 
 
 def notifier(file: AlertingFile, transports: Mapping[str, Transport], dashboard_url: str = "") -> Notifier:

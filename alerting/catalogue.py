@@ -24,7 +24,7 @@ class Catalogue:
     def versions(self) -> dict[str, int]:
         """Return the newest versions of all pipelines that are not deleted, by name, including those with unreadable
         definitions."""
-        before, self._newest = self._newest, self._store.newest_stamps()
+        before, self._newest = self._newest, self._store.newest_stamps(unlisted=True)
         self.unreadable = {name: row for name, row in self.unreadable.items() if name in self._newest}
         for name in self.unreadable.keys() | self._known.keys():
             if name in self._newest and before.get(name) != self._newest[name]:

@@ -21,6 +21,7 @@ from alerting.delivery.transports.webhook import WebhookConfig
 from lagloss_server.base.fields import DurationMs, Name, PositiveMs, Strict, Zone, refuse
 from lagloss_server.base.settings import Settings
 from lagloss_server.base.yaml_files import load_yaml
+from lagloss_server.model.canary import CANARY, NOTICE_PATH, REMIND_S
 from lagloss_server.model.matchers import MatcherList, Matchers
 
 _GROUP_LABELS: Final = ("pipeline",)
@@ -158,6 +159,16 @@ class AlertingFile(Strict):
                     yield ("routes", index, "escalate", step, "to", number), name
         if self.fallback is not None:
             yield ("fallback",), self.fallback
+
+
+def with_canary(file: AlertingFile, url: str) -> AlertingFile:
+    """Return the file with a route of the canary's before all others, so that its incidents reach no receiver of the
+    file. `url`: of the canary, which is their receiver; empty: they have none."""
+    webhook = {"url": url.rstrip("/") + NOTICE_PATH, "allowPrivate": True}
+    receivers = [ReceiverSpec.model_validate({"name": CANARY, "webhook": webhook})] if url else []
+    to = [receiver.name for receiver in receivers]
+    route = RouteSpec.model_validate({"match": [f"pipeline={CANARY}"], "to": to, "repeat": f"{REMIND_S}s"})
+    return file.model_copy(update={"receivers": (*file.receivers, *receivers), "routes": (route, *file.routes)})
 
 
 def load_alerting(settings: Settings) -> AlertingFile:

@@ -22,6 +22,7 @@ from alerting.rounds import Rounds
 from lagloss.errors import LaglossError
 from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.incidents.actions import holding_silences
+from lagloss_server.model.canary import CANARY, is_listed
 from lagloss_server.net.server_watch import postgresql, watching
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
@@ -271,8 +272,9 @@ class Alerter:
         with engine.begin() as connection:
             connection.execute(text("LOCK TABLE receiver IN SHARE ROW EXCLUSIVE MODE"))  # two may have led a moment ago
             connection.execute(delete(table_of(ReceiverRow)))
-            if self._receivers:
-                connection.execute(insert(ReceiverRow), list(self._receivers))
+            listed = [receiver for receiver in self._receivers if is_listed(str(receiver["name"]))]
+            if listed:
+                connection.execute(insert(ReceiverRow), listed)
             outbox.drop_all_but(connection, [str(receiver["name"]) for receiver in self._receivers])
 
     def _count_open(self) -> None:
@@ -280,7 +282,9 @@ class Alerter:
         columns = (table.c.pipeline, table.c.kind, table.c.severity)
         with self._evaluator.store.engine.connect() as connection:
             rows = connection.execute(
-                select(*columns, func.count()).where(table.c.state == "open").group_by(*columns)
+                select(*columns, func.count())
+                .where(table.c.state == "open", table.c.pipeline != CANARY)
+                .group_by(*columns)
             ).all()
         self._metrics.incidents.clear()
         for pipeline, kind, severity, count in rows:

@@ -18,6 +18,7 @@ from lagloss_server.ops.processes import choose_port, spawn, terminate
 _PORT: Final = {
     "aggregator": "METRICS_PORT",
     "alerting": "ALERTING_PORT",
+    "canary": "CANARY_PORT",
     "collector": "COLLECTOR_PORT",
     "dashboard": "DASHBOARD_PORT",
     "taps": "TAPS_PORT",

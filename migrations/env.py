@@ -7,6 +7,7 @@ from lagloss_server.store.engine import engine_for
 from lagloss_server.store.schema import (  # noqa: F401  # their tables are registered
     alerting,
     audit,
+    canary,
     dashboard,
     ownership,
     repair,

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Row, select, true
 
 from aggregator.results.metrics import RESULTS, PipelineResult, ResultMetric, Sample
+from lagloss_server.model.canary import is_listed
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.net.exposition import Recent
 from lagloss_server.queries.budgets import read_budgets
@@ -23,7 +24,9 @@ MAX_SERIES: Final = 50_000
 
 
 def read_newest(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, PipelineResult]:
-    """Return the newest closed window of each of these pipelines that has one, with its error budgets."""
+    """Return the newest closed window of each of these pipelines that has one, with its error budgets; of listed ones:
+    the canary's losses are no result of anyone's."""
+    pipelines = [pipeline for pipeline in pipelines if is_listed(pipeline.name)]
     window = tables.table_of(tables.WindowRow)
     pipeline = select(tables.PipelineRow.name).where(
         tables.PipelineRow.name.in_([pipeline.name for pipeline in pipelines])

@@ -209,7 +209,7 @@ class Evaluator:
 
     def end_incidents_of_deleted(self) -> list[str]:
         """Resolve open incidents of deleted pipelines and notify their receivers; return the changes."""
-        names, changes = set(self.store.names()), []
+        names, changes = set(self.store.names(unlisted=True)), []
         with self.store.engine.begin() as connection:
             incidents.forget_pending_of_deleted(connection)
             judged_windows.forget_deleted(connection)

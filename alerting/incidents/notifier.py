@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -28,6 +28,7 @@ from alerting.rules import Rule
 from lagloss_server.incidents.actions import holding_silences
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Incident, Withheld
+from lagloss_server.model.canary import is_listed
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.matchers import labels_of
 from lagloss_server.store.schema import alerting as alert_tables
@@ -115,14 +116,14 @@ class Notifier:
     ) -> Iterator[_Planned]:
         labels = pipeline.definition.metadata.labels
         around = SuppressionContext(
-            silences=context.silences,
-            maintenance=self.maintenance,
             open_rules={
                 **open_rules,
                 **{incident.rule: incident.severity for incident in incidents if incident.is_open},
             },
             blind_upstream=_blind_upstream(context, pipeline),
         )
+        if is_listed(pipeline.name):  # a silence of all would silence the canary, too
+            around = replace(around, silences=context.silences, maintenance=self.maintenance)
         for incident, sent in _concerned(context, incidents):
             rule = rules.get(incident.rule)
             inhibited_by = rule.inhibited_by if rule is not None else ()
@@ -160,7 +161,8 @@ class Notifier:
         change = "opened" if incident.is_open else "resolved"
         body = incident_body(incident, change, labels, self.dashboard_url)
         status = IncidentStatus(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
-        return _Planned(incident, withheld, body, plan(status, sent, goes_to, self.policy, now))
+        policy = self.policy if is_listed(incident.pipeline) else NotificationPolicy()
+        return _Planned(incident, withheld, body, plan(status, sent, goes_to, policy, now))
 
     def _queue(self, connection: Connection, planned: _Planned, now: datetime) -> None:
         outbox.queue(connection, planned.incident.id, planned.body, planned.orders)

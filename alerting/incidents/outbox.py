@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, insert, select, text
 from alerting.incidents.notification import Notification
 from alerting.incidents.notification_plan import PlannedNotification, SentNotification
 from alerting.incidents.repository import take_turn
+from lagloss_server.model.canary import CANARY
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
 from lagloss_server.store.ownership import ALERTING, Claims
 from lagloss_server.store.schema.alerting import OutboxMessageRow
@@ -26,6 +27,8 @@ GROUP_AT_MOST: Final = 50
 REFRESHES_KEPT_S: Final = 3_600
 KEPT_S: Final = 90 * 86_400
 """How long messages of incidents that are over are kept."""
+CANARY_KEPT_S: Final = 2 * 86_400
+"""How long the canary's incidents are kept once they are over, and its messages."""
 
 _TYPES: Final = {"fallback": "opened", "refresh": "updated"}
 """Title of a message whose change says why it is sent, not what has become of the incident."""
@@ -93,6 +96,11 @@ _NEXT_DUE: Final = text(
     WHERE receiver = :receiver AND done_at IS NULL AND {_IS_FIRST}
     """
 )
+_OVER: Final = (
+    "SELECT id FROM incident WHERE pipeline = :canary "
+    "AND resolved_at < clock_timestamp() - make_interval(secs => :kept_s)"
+)
+"""The canary's incidents that are over: there is one in each hour."""
 _TIDY: Final = text(
     """
     DELETE FROM outbox WHERE done_at < clock_timestamp() - make_interval(secs => :refreshes_kept_s)
@@ -100,6 +108,12 @@ _TIDY: Final = text(
         done_at < clock_timestamp() - make_interval(secs => :kept_s)
         AND NOT EXISTS (SELECT FROM incident WHERE incident.id = incident_id AND state = 'open')))
     """
+)
+_TIDY_CANARY: Final = (
+    "DELETE FROM outbox WHERE receiver = :canary AND done_at < clock_timestamp() - make_interval(secs => :kept_s)",
+    f"DELETE FROM outbox WHERE incident_id IN ({_OVER})",
+    f"DELETE FROM incident_change WHERE incident_id IN ({_OVER})",
+    f"DELETE FROM incident WHERE id IN ({_OVER})",
 )
 _DROP: Final = text(
     "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped', "
@@ -254,6 +268,9 @@ def drop_all_but(connection: Connection, receivers: Sequence[str]) -> None:
 
 
 def tidy(engine: Engine) -> None:
-    """Delete messages that were done long ago, except those of open incidents, whose plan still depends on them."""
+    """Delete messages that were done long ago, except those of open incidents, whose plan still depends on them; and
+    incidents of the canary."""
     with engine.begin() as connection:
         connection.execute(_TIDY, {"refreshes_kept_s": REFRESHES_KEPT_S, "kept_s": KEPT_S})
+        for statement in _TIDY_CANARY:
+            connection.execute(text(statement), {"canary": CANARY, "kept_s": CANARY_KEPT_S})

@@ -16,7 +16,7 @@ from dashboard.request.current_user import asking
 from dashboard.request.grants import Grants, Pipelines
 from lagloss_server.base.errors import IdsHidden
 from lagloss_server.store import audit
-from lagloss_server.store.schema import alerting, dashboard, ownership, repair, runs, taps  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, canary, dashboard, ownership, repair, runs, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 

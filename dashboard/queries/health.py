@@ -47,6 +47,7 @@ from lagloss_server.base import format as fmt
 from lagloss_server.judging.clock_skew import AGREE_WITHIN_MS
 from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.unreadable_rows import read_unreadable
+from lagloss_server.queries.canary import CanaryDocument, CanaryHealth, read_canary
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import RowKind
@@ -109,6 +110,7 @@ class HealthDocument(TypedDict):
     sizes: list[SizeDocument]
     recomputes: list[RecomputeDocument]
     problems: list[ProblemOfHealth]
+    canary: CanaryDocument | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ class Health:
     sizes: list[Size]
     alerting: AlerterHealth
     recomputes: list[Recompute]
+    canary: CanaryHealth | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -151,7 +154,13 @@ class Health:
     @property
     def problems(self) -> list[HealthProblem]:
         """Problems, those that hide most first."""
-        return [*self._of_service(), *self._of_taps(), *self._of_pipelines(), *self._of_what_is_sent()]
+        return [
+            *self._of_canary(),
+            *self._of_service(),
+            *self._of_taps(),
+            *self._of_pipelines(),
+            *self._of_what_is_sent(),
+        ]
 
     def document(self) -> HealthDocument:
         """Return the health as `/api/v1/health` prints it."""
@@ -171,7 +180,16 @@ class Health:
             "sizes": [size.document() for size in self.sizes],
             "recomputes": [recompute.document() for recompute in self.recomputes],
             "problems": [problem.document() for problem in self.problems],
+            "canary": None if self.canary is None else self.canary.standing.document(),
         }
+
+    def _of_canary(self) -> Iterator[HealthProblem]:
+        standing = None if self.canary is None else self.canary.standing
+        if standing is not None and not standing.ok and not standing.is_young:
+            yield HealthProblem(
+                f"The canary is not right: {standing.why}.",
+                "Do not rely on results of this time. See lagloss doctor, and the table in docs/canary.md.",
+            )
 
     def _of_service(self) -> Iterator[HealthProblem]:
         summary = self.reports
@@ -288,7 +306,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
     stored_pipelines = store.pipelines()
     definitions = {stored.name: stored.definition for stored in stored_pipelines}
     if pipeline is not None and pipeline not in definitions:
-        store.pipeline(pipeline)
+        definitions[pipeline] = store.pipeline(pipeline).definition  # raises, unless it is one that is not listed
     unreadable = stored_pipelines.unreadable if pipeline is None else []
     names = list(definitions) if pipeline is None else [pipeline]
     fresh = read_freshness_of(store, names, now_s)
@@ -297,6 +315,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
         reports = read_reports(connection, ends)
         alerting = read_alerting(connection, with_receivers=store.is_whole)
         sizes = read_sizes(connection) if store.is_whole else []
+        canary = read_canary(connection, now_s)
     if store.is_whole and pipeline is None:
         unreadable = read_unreadable(store, unreadable)
     with store.engine.connect() as connection:
@@ -315,6 +334,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
             sizes=sizes,
             alerting=alerting,
             recomputes=read_recomputes(connection, names),
+            canary=canary,
         )
 
 

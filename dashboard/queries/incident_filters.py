@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement
 
+from lagloss_server.model.canary import CANARY
 from lagloss_server.model.time_range import TimeRange
 
 PAGE_SIZE: Final = 50
@@ -16,7 +17,7 @@ MAX_PAGE: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class IncidentFilters:
-    """Which incidents are asked for; None: whatever."""
+    """Which incidents are asked for; None: whatever, but no pipeline that is not listed."""
 
     pipeline: str | None = None
     kind: str | None = None
@@ -25,7 +26,8 @@ class IncidentFilters:
     def of(self, columns: Any) -> list[ColumnElement[bool]]:
         """Return the conditions on the columns of these names."""
         criteria = {name: value for name, value in asdict(self).items() if value is not None}
-        return [columns[name] == value for name, value in criteria.items()]
+        listed = [columns.pipeline.is_distinct_from(CANARY)] if self.pipeline is None else []
+        return [*listed, *(columns[name] == value for name, value in criteria.items())]
 
 
 def within(moment: ColumnElement[datetime], span: TimeRange) -> ColumnElement[bool]:

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Select, func, select
 
 from dashboard.queries.services import Services
+from lagloss_server.model.canary import CANARY
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentRow
 from lagloss_server.store.schema.audit import AuditTrailRow
@@ -30,7 +31,10 @@ def newest_data_s(services: Services, pipeline: str | None = None) -> float | No
 
 def newest_incident_s(services: Services) -> float | None:
     """Return when the newest of the resolved incidents was opened."""
-    opened_at = _greatest(services, select(func.max(IncidentRow.opened_at)).where(IncidentRow.state == "resolved"))
+    opened_at = _greatest(
+        services,
+        select(func.max(IncidentRow.opened_at)).where(IncidentRow.state == "resolved", IncidentRow.pipeline != CANARY),
+    )
     return opened_at and opened_at.timestamp()  # type: ignore[no-any-return]
 
 

@@ -32,6 +32,7 @@ from lagloss_server.judging.sla import is_late
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.window import NO_LAGS, Interval, Lags, LossRatio, Verdict, rfc3339
 from lagloss_server.queries.budgets import Spending, read_spending
+from lagloss_server.queries.canary import CanaryHealth, read_canary
 from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
@@ -58,6 +59,8 @@ _MAX_SHARED_S: Final = 5.0
 _PATIENCE_S: Final = 0.25
 """Readers wait for so long for a read that is due; then they are shown what the one before found."""
 _MAX_AGE_S: Final = 10.0
+_CANARY_S: Final = 20.0
+"""Between two reads of how the canary stands."""
 """They wait to its end if the one before began longer ago."""
 
 
@@ -154,6 +157,8 @@ class Overview:
     standings: tuple[PipelineStatus, ...]
     unreadable: tuple[UnreadableRow, ...] = ()
     """Newest definitions that are set aside: their pipelines are not among the standings."""
+    canary: CanaryHealth | None = None
+    """How lagloss's own pipeline stands; None if there is none."""
 
     @cached_property
     def counts(self) -> dict[State, int]:
@@ -164,7 +169,8 @@ class Overview:
     def among(self, names: frozenset[str]) -> Overview:
         """Return the overview of these pipelines alone."""
         standings = tuple(standing for standing in self.standings if standing.pipeline in names)
-        return Overview(self.now_s, standings, tuple(row for row in self.unreadable if row.pipeline in names))
+        unreadable = tuple(row for row in self.unreadable if row.pipeline in names)
+        return Overview(self.now_s, standings, unreadable, self.canary)
 
     def chosen(
         self, text: str = "", state: State | None = None, order: Order = Order.WORST
@@ -220,6 +226,7 @@ class OverviewCache:
         self.unreadable = UnreadableRows()
         """Newest definitions that are set aside, as of the last read."""
         self._newest = Overview(0.0, ())
+        self._canary: tuple[float, CanaryHealth | None] = (0.0, None)
         self._due_s = 0.0
         self._thread = ThreadPoolExecutor(1, "overview")
         self._reading: Future[None] | None = None
@@ -273,7 +280,16 @@ class OverviewCache:
             for name in names
             if (entry := self._kept.get(name)) is not None
         )
-        return Overview(now_s, tuple(worst_first(standings)), tuple(unreadable))
+        return Overview(now_s, tuple(worst_first(standings)), tuple(unreadable), self._read_canary(store, now_s))
+
+    def _read_canary(self, store: Store, now_s: float) -> CanaryHealth | None:
+        """Return how the canary stands, which changes once a minute."""
+        read_s, canary = self._canary
+        if abs(now_s - read_s) > _CANARY_S:
+            with store.engine.connect() as connection:
+                canary = read_canary(connection, now_s)
+            self._canary = now_s, canary
+        return canary
 
 
 def read_overview(store: Store, now_s: float) -> Overview:

@@ -34,6 +34,7 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.model.rule_places import places_of
 from lagloss_server.model.sources import demand_source, source_names
 from lagloss_server.model.window import Interval
+from lagloss_server.queries.canary import CanaryTotals, read_totals
 from lagloss_server.runs.dag_runs import stats_of
 from lagloss_server.runs.run_store import read_runs
 from lagloss_server.store.partitions import DAY_S
@@ -113,6 +114,7 @@ def make_report(store: Store, pipeline: str, span: CalendarRange, now_s: float, 
         ),
         committed_by=definition.committed_by,
         repairs=tuple(read_repair_records(store, pipeline, span.from_s, span.to_s) if source is None else ()),
+        canary=_canary(store, span),
         source=source,
         source_names=tuple(names),
         sources=tuple(
@@ -127,6 +129,12 @@ def make_report(store: Store, pipeline: str, span: CalendarRange, now_s: float, 
         previous_lag=_lag_by_hop(whole_before.total, graph),
     )
     return replace(report_, changes=what_changed(report_))
+
+
+def _canary(store: Store, span: CalendarRange) -> CanaryTotals | None:
+    with store.unscoped.engine.connect() as connection:
+        totals = read_totals(connection, span.from_s, span.to_s)
+    return totals if totals.minutes else None
 
 
 class _Reading:

@@ -18,6 +18,7 @@ from lagloss_server.incidents.response_times import Times, time_to_repair_s
 from lagloss_server.model.hops import Hop
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval, rfc3339
+from lagloss_server.queries.canary import CanaryTotals
 from lagloss_server.runs.dag_runs import JobStats
 from lagloss_server.store.periods import Coverage
 from lagloss_server.sums.error_budget import Attainment, BudgetShare, Status, Target, overall, worst_status
@@ -147,7 +148,8 @@ class Report:
     newest definition; `jobs`: of the runs that are due in it; `sources`, `source_names` and `sides`: where there are
     several. `changes`: sentences on what changed against the range before. `committed_by`: the consumer group of each
     destination whose deliveries are its commits, by the newest definition; `repairs`: of windows of the range, oldest
-    first; empty of one source's messages, since that is not known by source."""
+    first; empty of one source's messages, since that is not known by source. `canary`: what lagloss made in this range
+    of the losses of its own pipeline; None if none was due."""
 
     pipeline: str
     description: str
@@ -173,6 +175,7 @@ class Report:
     sides: tuple[PartFigures, ...] = ()
     committed_by: Mapping[str, str] = field(default_factory=dict)
     repairs: tuple[RepairRecord, ...] = ()
+    canary: CanaryTotals | None = None
 
     @property
     def repaired(self) -> Interval:

@@ -127,7 +127,9 @@ def _known(pages: Pages) -> ReportSection:
     ]
     everything = pages.range("ALL", report.span.from_s, report.span.to_s)
     rows.append([everything, Cell("the range"), Cell(fmt.count(whole.known.minutes)), Cell(fmt.percent(1.0))])
-    return ReportSection("Minutes by verdict", (), None, Table(("Minutes", "", "Number", "Share"), rows, 2))
+    canary = report.canary
+    shown = () if canary is None else (f"To check lagloss itself, its canary was {canary.text('this range')}.",)
+    return ReportSection("Minutes by verdict", shown, None, Table(("Minutes", "", "Number", "Share"), rows, 2))
 
 
 def _targets(pages: Pages) -> ReportSection:

@@ -22,6 +22,7 @@ BEACONS_PARTITIONS: Final = 8
 REPORTS_PARTITIONS: Final = 4
 MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 """A block of 8,192 beacons at the first checkpoint, with ids of 200 bytes, is 1.8 MB."""
+CANARY_RETENTION_MS: Final = 86_400_000
 ADMIN_TIMEOUT_S: Final = 20.0
 LOOK_S: Final = 2.0
 """Interval of checks for denied access, which waiting longer would not fix."""
@@ -68,6 +69,19 @@ def create_topics(
             (sampling, 1, sampling_config(replication)),
         )
     ]
+    _create(cluster, admin, topics)
+
+
+def create_canary_topic(cluster: Cluster, name: str, replication: int = 1) -> None:
+    """Create the topic that the canary writes and a tap reads, as `create_topics` creates its own."""
+    admin, broker_count = connect(cluster)
+    replication = replication or min(3, broker_count)
+    config = {**topic_config(replication), "retention.ms": str(CANARY_RETENTION_MS)}
+    _create(cluster, admin, [NewTopic(name, num_partitions=1, replication_factor=replication, config=config)])
+
+
+def _create(cluster: Cluster, admin: AdminClient, topics: Sequence[NewTopic]) -> None:
+    """Create those topics that do not exist. Raises KafkaUnreachable."""
     try:
         create_missing(admin, topics)
     except KafkaException as error:

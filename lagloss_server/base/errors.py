@@ -335,6 +335,11 @@ class NotUnicode(ServerUnreachable):
     'UTF8' TEMPLATE template0`."""
 
 
+class CanaryNotPrepared(ServerUnreachable):
+    """The canary has no pipeline and no secret yet. Run `python -m lagloss_server.ops.prepare` with the setting
+    LAGLOSS_CANARY as it is here (`lagloss up` does so automatically)."""
+
+
 class SparkEnded(ServerUnreachable):
     """Spark stopped: {detail}. Restart the aggregator, since Spark cannot restart within a process; `lagloss up`
     does so automatically."""

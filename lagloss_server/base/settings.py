@@ -29,9 +29,13 @@ _FROM_ENDPOINTS: Final = {
     "aggregator": "aggregator_url",
     "alerting": "alerting_url",
     "taps": "taps_url",
+    "canary": "canary_url",
     "dashboard_health": "dashboard_health_url",
 }
-SECRETS: Final = ("database_url", "database_password", "alert_webhook_url", "oidc_client_secret")
+SECRETS: Final = (
+    *("database_url", "database_password", "alert_webhook_url", "oidc_client_secret"),
+    *("heartbeat_url", "heartbeat_fail_url"),
+)
 """Settings that may also come from a file, which the variable with `_FILE` names. A webhook's address is its own
 password."""
 
@@ -69,6 +73,7 @@ class Settings(BaseSettings):
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the aggregator's /healthz and /metrics")
     alerting_port: int = Field(0, ge=0, le=65535, description="port of the alerter's /healthz and /metrics")
     taps_port: int = Field(0, ge=0, le=65535, description="port of the taps' /healthz and /metrics")
+    canary_port: int = Field(0, ge=0, le=65535, description="port of the canary's /healthz and /metrics")
     bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
 
     dashboard_url: str = Field("", description="URL of the dashboard for browsers")
@@ -77,6 +82,9 @@ class Settings(BaseSettings):
     aggregator_url: str = Field("", description="URL of the aggregator's /healthz and /metrics")
     alerting_url: str = Field("", description="URL of the alerter's /healthz and /metrics")
     taps_url: str = Field("", description="URL of the taps' /healthz and /metrics")
+    canary_url: str = Field(
+        "", description="URL of the canary's /healthz and /metrics, and where alerting notifies it of its incidents"
+    )
     trace_url: Annotated[str, AfterValidator(checked_template)] = Field(
         "", description="http(s)://…{trace_id}…: URL that shows a message's trace; empty: no links to traces"
     )
@@ -102,6 +110,9 @@ class Settings(BaseSettings):
 
     alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
     alert_webhook_url: str = Field("", description="URL that incidents are posted to if there is no alerting file")
+    canary: Literal["on", "off"] = Field("on", description="off: no canary")
+    heartbeat_url: str = Field("", description="URL that is fetched each minute while the canary is right")
+    heartbeat_fail_url: str = Field("", description="URL that is sent the reason once the canary is not right")
     reports_file: Path | None = Field(None, description="YAML file of scheduled reports; empty: none")
     spool_dir: str = Field(
         "",

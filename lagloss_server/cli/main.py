@@ -234,6 +234,22 @@ def groups(
 
 
 @app.command()
+def canary(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """Show whether the last minutes of lagloss's own pipeline were reported as they were sent; exit code 1 if not."""
+    from lagloss_server.queries.canary import NO_CANARY, read_standing, standing_lines
+
+    with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
+        standing = read_standing(connection) or NO_CANARY
+    if as_json:
+        typer.echo(json.dumps(standing.document()))
+    else:
+        for line in standing_lines(standing):
+            typer.echo(line)
+    if not standing.ok:
+        raise typer.Exit(EXIT_BREACHED)
+
+
+@app.command()
 def coverage(
     by: Annotated[str, typer.Option(help="group by prefix of the name, or by label:NAME of pipelines")] = "prefix",
     as_json: AsJson = False,

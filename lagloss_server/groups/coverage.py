@@ -20,6 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss_server.base import format as fmt
 from lagloss_server.groups.cluster_groups import read_cluster_groups
+from lagloss_server.model.canary import CANARY_TOPIC
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.schema import core as tables
@@ -31,7 +32,7 @@ CURRENT_S: Final = 180.0
 """An older list of topics is not current: the aggregator, or the cluster, is away."""
 KEPT_MS: Final = 86_400_000
 """How long the topics of a cluster that is not asked any more are kept."""
-_OWN: Final = frozenset({BEACONS, REPORTS, SAMPLING})
+_OWN: Final = frozenset({BEACONS, REPORTS, SAMPLING, CANARY_TOPIC})
 _PREFIX: Final = re.compile(r"[^.\-_]+")
 Kind = Literal["topics", "groups"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

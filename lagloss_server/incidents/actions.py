@@ -22,6 +22,7 @@ from lagloss_server.base.fields import is_storable
 from lagloss_server.base.times import moment
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Withheld, find, incident_table
+from lagloss_server.model.canary import CANARY
 from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all, reach
 from lagloss_server.store import audit
 from lagloss_server.store.engine import ALERTS_CHANNEL
@@ -219,7 +220,9 @@ def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[
     row, labels = incident_table, pipeline_labels(connection)
     columns = (row.c.id, *(row.c[name] for name in INCIDENT_LABELS))
     rows: list[Row[Any]] = list(
-        connection.execute(select(*columns).where(row.c.state == "open").order_by(row.c.opened_at))
+        connection.execute(
+            select(*columns).where(row.c.state == "open", row.c.pipeline != CANARY).order_by(row.c.opened_at)
+        )
     )
     return [row.id for row in rows if match_all(matchers, labels_of(row, labels.get(row.pipeline)))]
 

@@ -11,6 +11,7 @@ from sqlalchemy import Row, func, select
 
 from lagloss_server.base.times import moment
 from lagloss_server.incidents.incident import incident_table
+from lagloss_server.model.canary import CANARY
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -103,7 +104,7 @@ def failed_deliveries(store: Store, now: datetime | None = None) -> list[Deliver
     statement = (
         select(done, about.c.pipeline, about.c.rule)
         .outerjoin(about, about.c.id == done.c.incident_id)
-        .where(done.c.outcome == "failed")
+        .where(done.c.outcome == "failed", about.c.pipeline.is_distinct_from(CANARY))
         .order_by(done.c.done_at.desc(), done.c.id.desc())
         .limit(MAX_FAILED)
     )

@@ -15,6 +15,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, fun
 from lagloss_server.base import format as fmt
 from lagloss_server.base.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.base.times import moment
+from lagloss_server.model.canary import CANARY
 from lagloss_server.model.hops import late_words
 from lagloss_server.model.matchers import labels_of
 from lagloss_server.model.window import Interval, rfc3339
@@ -222,9 +223,7 @@ def incidents(
     """Return the open incidents, or also the resolved ones that were open after `since`: open ones first, critical
     first, then the longest open."""
     column = incident_table.c
-    chosen: list[ColumnElement[bool]] = []
-    if pipeline is not None:
-        chosen.append(column.pipeline == pipeline)
+    chosen = [column.pipeline != CANARY if pipeline is None else column.pipeline == pipeline]
     if only_open:
         chosen.append(column.state == "open")
     elif since is not None:

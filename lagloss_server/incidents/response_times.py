@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, func, select
 
 from lagloss_server.incidents.changes import change_table
 from lagloss_server.incidents.incident import Incident, incident_table
+from lagloss_server.model.canary import CANARY
 from lagloss_server.store.store import Store
 
 NO_REPAIRS: Final = frozenset({"revised", "deleted", "rule removed"})
@@ -68,9 +69,10 @@ class Times:
 
 
 def courses(store: Store, from_s: float, to_s: float, *chosen: ColumnElement[bool]) -> list[Course]:
-    """Return the courses of incidents opened in [from_s, to_s), oldest first; `chosen`: a condition on their rows."""
-    opened = incident_table.c.opened_at
-    return _courses(store, opened >= _utc(from_s), opened < _utc(to_s), *chosen)
+    """Return the courses of incidents opened in [from_s, to_s), oldest first, of pipelines that are listed; `chosen`: a
+    condition on their rows."""
+    opened, listed = incident_table.c.opened_at, incident_table.c.pipeline != CANARY
+    return _courses(store, listed, opened >= _utc(from_s), opened < _utc(to_s), *chosen)
 
 
 def overlapping_courses(store: Store, pipeline: str, from_s: float, to_s: float) -> list[Course]:

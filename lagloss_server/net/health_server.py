@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
@@ -14,6 +14,9 @@ from lagloss_server.net.clients import is_local, is_loopback
 from lagloss_server.net.exposition import exposed
 from lagloss_server.net.origins import Origins, OwnOrigins
 from lagloss_server.net.shared_call import SharedCall
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 LEASE: Final = "lease"
 """What a stand-by lacks, as `/readyz?exclude=` names it; the Kubernetes API server has the same parameter."""
@@ -32,9 +35,10 @@ def serve_health(
     stands_by: Callable[[], bool] = lambda: False,
     own_url: str = "",
     url_setting: str = "",
+    more: Callable[[FastAPI], None] = lambda _: None,
 ) -> Callable[[], None]:
     """Serve readiness and liveness; return a function that stops it. `own_url`: its address as others reach it, which
-    `url_setting` gives.
+    `url_setting` gives. `more` adds routes.
 
     /readyz and /healthz: 200 with `note()`, or 503 with the text of `trouble()`, as of a stand-by. With
     `?exclude=lease`, 200 also for a process that `stands_by()`: all that it lacks is the lease. A peer that is not on
@@ -74,6 +78,7 @@ def serve_health(
         body, content_type = await asyncio.to_thread(exposed, registry, accept)
         return Response(body, media_type=content_type)
 
+    more(app)
     server = HttpServer(app, host, port)  # in a thread other than the main one, uvicorn leaves signals alone
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()

@@ -43,7 +43,7 @@ from lagloss_server.store.unreadable import some_of
 NO_SPARK: Final = "not needed: this installation has no Spark, so it cannot run the aggregator, broker or demo"
 SET_ASIDE: Final = re.compile("unreadable|set_aside")
 """In the answer of a service that is healthy, and does not do all of its work."""
-SERVICES: Final = ("aggregator", "alerting", "taps", "collector", "dashboard")
+SERVICES: Final = ("aggregator", "alerting", "taps", "canary", "collector", "dashboard")
 _DISK_FIRST: Final = "fix the disk first; `lagloss up` restarts its servers once the disk is writable"
 CLOCK_WARN_MS: Final = 1_000
 CLOCK_FAIL_MS: Final = 30_000
@@ -226,7 +226,7 @@ def check_taps(settings: Settings) -> list[Check]:
 
 def check_services(settings: Settings) -> list[Check]:
     """Check that each service that `up` runs answers."""
-    return [_check_service(name, settings) for name in SERVICES]
+    return [_check_service(name, settings) for name in SERVICES if name != "canary" or settings.canary == "on"]
 
 
 ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (

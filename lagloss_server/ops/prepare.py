@@ -6,14 +6,16 @@ import sys
 
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from lagloss.broker.topics import create_topics
+from lagloss.broker.topics import create_canary_topic, create_topics
 from lagloss.errors import LaglossError
 from lagloss_server.base.database_url import without_password
 from lagloss_server.base.errors import DatabaseUnreachable
 from lagloss_server.base.settings import Settings
-from lagloss_server.store.engine import engine_for
+from lagloss_server.model.canary import CANARY_TOPIC
+from lagloss_server.store.canary import prepare_canary, remove_canary
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.rights import grant
+from lagloss_server.store.store import Store
 
 
 def prepare(settings: Settings) -> None:
@@ -22,18 +24,25 @@ def prepare(settings: Settings) -> None:
     Raises:
         KafkaUnreachable, DatabaseUnreachable: one does not answer, or refuses.
     """
-    create_topics(settings.require_kafka(), replication=settings.topic_replication)
+    replication = settings.topic_replication
+    create_topics(settings.require_kafka(), replication=replication)
+    if settings.canary == "on":
+        create_canary_topic(settings.require_kafka(), CANARY_TOPIC, replication=replication)
     url = settings.require_database()
-    engine = engine_for(url)
+    store = Store(url)
     try:
         migrate(url)
-        with engine.begin() as connection:
+        if settings.canary == "on":
+            prepare_canary(store)
+        else:
+            remove_canary(store)
+        with store.engine.begin() as connection:
             grant(connection)
     except (OperationalError, ProgrammingError) as error:
         detail = str(error.orig).strip().splitlines()[-1]
         raise DatabaseUnreachable(url=without_password(url), detail=detail) from error
     finally:
-        engine.dispose()
+        store.close()
 
 
 def main() -> int:

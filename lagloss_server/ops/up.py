@@ -114,7 +114,8 @@ class ServiceStack:
             "collector": settings.collector_url,
         }
         others = {
-            name: getattr(settings, f"{name}_url") for name in ("aggregator", "alerting", "taps", "dashboard_health")
+            name: getattr(settings, f"{name}_url")
+            for name in ("aggregator", "alerting", "taps", "canary", "dashboard_health")
         }
         write_endpoints(self._dir, {**self.endpoints, **others})
 
@@ -218,6 +219,7 @@ class ServiceStack:
             "metrics_port": ports["aggregator"],
             "alerting_port": ports["alerting"],
             "taps_port": ports["taps"],
+            "canary_port": ports["canary"],
         }
         return self.settings.model_copy(update={**values, **urls, **numbers, "data_dir": self._dir})
 
@@ -321,6 +323,7 @@ def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
         "aggregator": settings.metrics_port,
         "alerting": settings.alerting_port,
         "taps": settings.taps_port,
+        "canary": settings.canary_port,
     }
     ports = {name: choose_port(f"the {name}", port, remembered.get(name)) for name, port in wanted_ports.items()}
     disk.write_whole(path, json.dumps(ports))
@@ -344,6 +347,9 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_ALERTING_URL": settings.alerting_url,
         "LAGLOSS_TAPS_PORT": str(settings.taps_port),
         "LAGLOSS_TAPS_URL": settings.taps_url,
+        "LAGLOSS_CANARY": settings.canary,
+        "LAGLOSS_CANARY_PORT": str(settings.canary_port),
+        "LAGLOSS_CANARY_URL": settings.canary_url,
         "LAGLOSS_ALERTING_FILE": str(settings.alerting_file.absolute()) if settings.alerting_file else "",
         "LAGLOSS_REPORTS_FILE": str(settings.reports_file.absolute()) if settings.reports_file else "",
         "LAGLOSS_DASHBOARD_URL": settings.dashboard_url,
@@ -352,6 +358,8 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_BIND_ADDRESS": settings.bind_address,
         "LAGLOSS_SPOOL_DIR": settings.spool_dir or str(data_dir / "spool"),
         "LAGLOSS_ALERT_WEBHOOK_URL": "",
+        "LAGLOSS_HEARTBEAT_URL": "",
+        "LAGLOSS_HEARTBEAT_FAIL_URL": "",
         "LAGLOSS_OIDC_CLIENT_SECRET": "",
         "LAGLOSS_JARS_DIR": str(jars.jars_dir()),
     }
@@ -361,10 +369,15 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "taps": settings.taps_url,
         "dashboard": settings.dashboard_health_url,
         "collector": settings.collector_url,
+        **({"canary": settings.canary_url} if settings.canary == "on" else {}),
     }
     alone = {  # secrets of one service
         "alerting": {"LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url},
         "dashboard": {"LAGLOSS_OIDC_CLIENT_SECRET": settings.oidc_client_secret},
+        "canary": {
+            "LAGLOSS_HEARTBEAT_URL": settings.heartbeat_url,
+            "LAGLOSS_HEARTBEAT_FAIL_URL": settings.heartbeat_fail_url,
+        },
     }
     return [
         Service(

@@ -45,6 +45,7 @@ from lagloss_server.store.schema.ownership import LeaseRow
 
 AGGREGATOR: Final = "aggregator"
 ALERTING: Final = "alerting"
+CANARY_WORK: Final = "canary"
 """Kinds of work that have a lease."""
 BEATS: Final = 5
 """Signs of life within the time after which a session without one is ended: a slow process keeps its work."""

@@ -40,6 +40,7 @@ WRITES: Final = {
     "lagloss_collector": ("pipeline", *RUNS),
     "lagloss_alerting": (*_ALERTING, "lease", "judged_windows", "pending_breach", "receiver"),
     "lagloss_taps": ("tap", "tap_tally", "tap_unreadable"),
+    "lagloss_canary": ("canary_minute", "lease"),
     "lagloss_dashboard": (*_ALERTING, *REPAIRS, "login_session", "login_user", "recompute_request", "report_run"),
     "lagloss_cli": (*_ALERTING, *REPAIRS, "login_session", "login_user", "pipeline", "recompute_request", "token"),
 }
@@ -55,8 +56,10 @@ READS_ALONE: Final = {
     "login_user": _LOGIN,
     "token": ("lagloss_cli", "lagloss_collector"),
     AUDIT: (*_LOGIN, "lagloss_aggregator"),
+    "canary_secret": ("lagloss_canary",),
 }
-"""Tables that these roles read and no other: hashes of passwords, sessions and tokens, and who looked at what."""
+"""Tables that these roles read and no other: hashes of passwords, sessions and tokens, who looked at what, and the
+canary's faults."""
 MAKES_DAYS: Final = "lagloss_aggregator"
 """Owns the tables that are partitioned by day: only an owner can add and drop a day."""
 

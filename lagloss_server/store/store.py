@@ -25,6 +25,7 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
+    true,
     tuple_,
     update,
 )
@@ -37,6 +38,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline, UnreadableDefinition
 from lagloss_server.judging.live import LiveTally, live_result
+from lagloss_server.model.canary import CANARY, is_listed
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import ListedWindow, rfc3339
@@ -170,29 +172,28 @@ class Store:
         return versions
 
     def pipelines(self, names: Collection[str] | None = None) -> ReadRows[StoredPipeline]:
-        """Return the newest version of every pipeline that is not deleted, or of those of these names, by name."""
+        """Return the newest version of every pipeline that is not deleted and is listed (`model.canary.is_listed`), or
+        of those of these names, by name."""
         table = tables.table_of(tables.PipelineRow)
-        query = _versions(table).where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
-        if names is not None:
-            query = query.where(tables.is_any(table.c.name, names))
+        query = _versions(table).where(table.c.deleted_at.is_(None), _is_newest(table), _is_chosen(table, names))
+        query = query.order_by(table.c.name)
         with self.engine.connect() as connection:
             return _read_versions(connection.execute(query))
 
-    def newest_versions(self) -> dict[str, int]:
-        """Return the number of the newest version of every pipeline that is not deleted, by name."""
-        table = tables.table_of(tables.PipelineRow)
-        statement = select(table.c.name, table.c.version).where(table.c.deleted_at.is_(None), _is_newest(table))
-        with self.engine.connect() as connection:
-            return {row.name: row.version for row in connection.execute(statement.order_by(table.c.name))}
+    def newest_versions(self, names: Collection[str] | None = None) -> dict[str, int]:
+        """Return the number of the newest version of every pipeline that is not deleted and is listed, or of those of
+        these names, by name."""
+        return {name: version for name, (version, _) in self.newest_stamps(names).items()}
 
-    def newest_stamps(self, names: Iterable[str] | None = None) -> dict[str, tuple[int, int]]:
-        """Return the number of the newest version of every pipeline that is not deleted, or of those of these names, by
-        name, and its stamp as in `version_stamps`."""
+    def newest_stamps(
+        self, names: Iterable[str] | None = None, *, unlisted: bool = False
+    ) -> dict[str, tuple[int, int]]:
+        """Return the number of the newest version of every pipeline that is not deleted and is listed, with `unlisted`
+        also of others, or of those of these names, by name, and its stamp as in `version_stamps`."""
         table = tables.table_of(tables.PipelineRow)
         statement = select(table.c.name, table.c.version, _STAMP.label("stamp"))
-        statement = statement.where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
-        if names is not None:
-            statement = statement.where(tables.is_any(table.c.name, names))
+        statement = statement.where(table.c.deleted_at.is_(None), _is_newest(table))
+        statement = statement.where(_is_chosen(table, names, unlisted=unlisted)).order_by(table.c.name)
         with self.engine.connect() as connection:
             return {row.name: (row.version, row.stamp) for row in connection.execute(statement)}
 
@@ -235,10 +236,11 @@ class Store:
                 rows += connection.execute(query)
         return _read_versions(rows)
 
-    def names(self) -> list[str]:
-        """Return the pipelines that are not deleted, by name."""
+    def names(self, *, unlisted: bool = False) -> list[str]:
+        """Return the pipelines that are not deleted and are listed, with `unlisted` also others, by name."""
         with self.engine.connect() as connection:
-            return list(connection.execute(names_not_deleted().order_by(tables.PipelineRow.name)).scalars())
+            names = list(connection.execute(names_not_deleted().order_by(tables.PipelineRow.name)).scalars())
+        return [name for name in names if unlisted or is_listed(name)]
 
     def count_changes(self) -> int:
         """Return a number that is another one after each change of a definition, be it of a row in its place."""
@@ -349,8 +351,8 @@ class Store:
         Raises:
             UnknownPipeline: with the names there are.
         """
-        if name not in (names := self.names()):
-            raise _unknown_among(name, names)
+        if name not in self.names(unlisted=True):
+            raise self._unknown(name)
 
     def _unknown(self, name: str) -> UnknownPipeline:
         return _unknown_among(name, self.names())
@@ -453,6 +455,12 @@ def names_not_deleted() -> Select[str]:
 def _is_newest(table: Table) -> ColumnElement[bool]:
     later = aliased(tables.table_of(tables.PipelineRow))
     return ~exists().where(later.c.name == table.c.name, later.c.version > table.c.version)
+
+
+def _is_chosen(table: Table, names: Iterable[str] | None, *, unlisted: bool = False) -> ColumnElement[bool]:
+    if names is not None:
+        return tables.is_any(table.c.name, names)
+    return true() if unlisted else table.c.name != CANARY
 
 
 def _newest_version(connection: Connection, name: str) -> Row[Any] | None:

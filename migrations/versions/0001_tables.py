@@ -83,6 +83,7 @@ def upgrade() -> None:
     _runs()
     _taps()
     _repairs()
+    _canary()
 
 
 def downgrade() -> None:
@@ -92,7 +93,7 @@ def downgrade() -> None:
         "rollup, rollup_dirty, pruned, quarantine, quarantine_count, consumer_lag, consumer_group, cluster_group, "
         "cluster_topics, incident, incident_change, outbox, pending_breach, judged_windows, silence, receiver, lease, "
         "login_user, login_session, report_run, audit_trail, dag_run, task_try, tap, tap_tally, tap_unreadable, "
-        "repair_message, repair"
+        "repair_message, repair, canary_secret, canary_minute"
     )
     op.execute("DROP FUNCTION audit_trail_is_kept")
 
@@ -571,11 +572,11 @@ def _incidents() -> None:
     )
     op.create_table(
         "lease",
-        text("work", "aggregator or alerting", key=True),
+        text("work", "aggregator, alerting or canary", key=True),
         text("owner", "session that does it while its name is locked: host, process, number"),
         moment("since"),
         moment("well_at", "last heartbeat of the owner, for people"),
-        comment="Work that one process does at a time, and its owner. Writers: aggregator and alerting.",
+        comment="Work that one process does at a time, and its owner. Writers: aggregator, alerting and canary.",
     )
 
 
@@ -759,3 +760,29 @@ def _repairs() -> None:
         comment="Messages of a repair in the order in which they are sent. Writers: as repair.",
     )
     op.create_index("repair_message_of_window", "repair_message", ["id_hash", "window_start"])
+
+
+def _canary() -> None:
+    op.create_table(
+        "canary_secret",
+        integer("id", "1", key=True),
+        binary("secret", "key of the HMAC that its faults follow from"),
+        text("token", "of its pipeline, for the collector"),
+        comment="The canary's secrets, which no other service reads. Writer: prepare.",
+    )
+    op.create_table(
+        "canary_minute",
+        bigint("minute", "epoch s: its start", key=True),
+        text("state", "sending, sent, or not due: it was not sent as planned"),
+        text("why", "it is not due; empty: it is"),
+        moment("began_at"),
+        text("verdict", "right, late: right after it was due, or wrong; null: not judged yet", null=True),
+        jsonb("problems", "what is wrong, as texts"),
+        moment("judged_at", "when it was judged first", null=True),
+        integer("revision", "of the window when it was last judged; null: it had no result", null=True),
+        integer("shown", "messages that it lost"),
+        integer("named", "of them, those that were named at their place"),
+        integer("invented", "messages reported as lost that were not"),
+        jsonb("notice", "the first notification of this minute that arrived", null=True),
+        comment="Minutes of the canary: what was sent, and what lagloss made of it. Writer: canary.",
+    )

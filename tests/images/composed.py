@@ -23,7 +23,7 @@ from tests.images.engine import Composed, missing_programs
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1_800)]
 FOLDER = Path(__file__).parent
-OURS = ("aggregator", "alerting", "collector", "dashboard", "taps")
+OURS = ("aggregator", "alerting", "canary", "collector", "dashboard", "taps")
 DEFINITION = """\
 apiVersion: lagloss/v1
 kind: Pipeline

@@ -19,7 +19,7 @@ from lagloss_server.store.schema.core import PARTITIONED, Base
 ALL = tuple(Base.metadata.sorted_tables)
 NOT_COMPARED = {
     *("rollup", "rollup_dirty", "pruned", "recompute_request", "audit_trail", "lease", "cluster_group"),
-    "cluster_topics",
+    *("cluster_topics", "canary_secret", "canary_minute"),
 }
 """Tables that follow from windows whenever upkeep comes by, were changed in one database only, name a process, or tell
 of a whole cluster at a moment."""

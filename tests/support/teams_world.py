@@ -30,7 +30,7 @@ from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.runs.run_store import RunReport, StateAt, record
 from lagloss_server.store.partitions import ensure_days
-from lagloss_server.store.schema import alerting, audit, dashboard, runs, taps  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, audit, canary, dashboard, runs, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 from tests.support.group_rows import group

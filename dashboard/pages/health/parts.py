@@ -54,6 +54,7 @@ def sections(health: Health, address: Address) -> Part:
     """Return all tables."""
     zone = address.zone
     shown = [
+        _section("Canary", _canary(health, zone)) if health.canary is not None else None,
         _section("Reports", _reports(health, zone)),
         _section("Pipelines", _closings(health, address)),
         _section("Emitters by node", _nodes(health, address)),
@@ -106,6 +107,17 @@ def _at(epoch_s: float | None, zone: Zone, now_s: float) -> Part:
 def _aged(seconds: float) -> str:
     """Coarse, so that rows do not change with every refresh."""
     return "within a minute" if seconds < 60 else fmt.ago(seconds // 60 * 60)
+
+
+def _canary(health: Health, zone: Zone) -> Part:
+    assert health.canary is not None
+    standing = health.canary.standing
+    rows: list[Row] = [
+        (not standing.ok and not standing.is_young, ["now", health.canary.text]),
+        (False, ["last minute that was right", _at(standing.last_ok_s, zone, health.now_s)]),
+        *((False, [f"not due: {zone.moment(minute)}", why]) for minute, why in standing.not_due),
+    ]
+    return _table(("item", "value"), rows, "")
 
 
 def _reports(health: Health, zone: Zone) -> Part:

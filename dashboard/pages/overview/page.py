@@ -90,9 +90,11 @@ def _filters(listed: OverviewRead, visit: Visit) -> Part:
 
 def _rows(listed: OverviewRead, visit: Visit) -> Part | None:
     address = visit.address
-    return (
-        overview_parts.table(listed.rows, address, visit.now_s, chosen_order(address)) if listed.page.matching else None
-    )
+    if not listed.page.matching:
+        return None
+    table = overview_parts.table(listed.rows, address, visit.now_s, chosen_order(address))
+    canary = listed.overview.canary
+    return table if canary is None else [table, html.P(canary.text, className="totals")]
 
 
 def chosen_state(address: Address) -> State | None:

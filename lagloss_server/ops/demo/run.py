@@ -61,7 +61,8 @@ def run(minutes: float | None = None, as_json: bool = False, settings: Settings 
         LaglossError: if something does not start; its message has advice.
     """
     settings = settings or Settings()
-    settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute() / "demo"})
+    # without a canary: nothing of it would be due within a demo
+    settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute() / "demo", "canary": "off"})
     make_empty(settings.data_dir)
     picture = Picture()
     is_live = sys.stdout.isatty() and not as_json

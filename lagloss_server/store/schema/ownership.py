@@ -14,10 +14,10 @@ from lagloss_server.store.schema.core import Base
 class LeaseRow(Base):
     __tablename__ = "lease"
     __table_args__ = {
-        "comment": "Work that one process does at a time, and its owner. Writers: aggregator and alerting."
+        "comment": "Work that one process does at a time, and its owner. Writers: aggregator, alerting and canary."
     }
 
-    work: Mapped[str] = mapped_column(primary_key=True, comment="aggregator or alerting")
+    work: Mapped[str] = mapped_column(primary_key=True, comment="aggregator, alerting or canary")
     owner: Mapped[str] = mapped_column(comment="session that does it while its name is locked: host, process, number")
     since: Mapped[datetime]
     well_at: Mapped[datetime] = mapped_column(comment="last heartbeat of the owner, for people")

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from alerting.assembly import notifier
-from alerting.config import AlertingFile, load_alerting
+from alerting.assembly import _route, notifier
+from alerting.config import AlertingFile, load_alerting, with_canary
 from alerting.delivery.transports.kinds import build
+from alerting.incidents.routing import receivers_of
 from lagloss.errors import UsageError
 from lagloss_server.base.errors import BadDefinition
 from lagloss_server.base.settings import Settings
 from lagloss_server.base.yaml_files import parse_yaml
+from lagloss_server.model.canary import CANARY, NOTICE_PATH
 
 HEAD = "apiVersion: lagloss/v1\nkind: Alerting\n"
 MAINTENANCE = """receivers: []
@@ -121,3 +123,19 @@ def test_without_a_file_the_webhook_of_the_environment_hears_of_everything(tmp_p
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadDefinition, match="readable"):
         load_alerting(Settings(data_dir=tmp_path, alerting_file=tmp_path / "none.yaml"))
+
+
+def test_incidents_of_the_canary_go_to_it_alone_and_all_others_as_before() -> None:
+    document = {"apiVersion": "lagloss/v1", "kind": "Alerting", "receivers": [], "routes": [{"to": []}]}
+    file = AlertingFile.model_validate(
+        {**document, "receivers": [{"name": "hook", "webhook": {"url": "http://x"}}], "routes": [{"to": ["hook"]}]}
+    )
+    routed = with_canary(file, "http://canary:8110/")
+    assert [receiver.name for receiver in routed.receivers] == ["hook", CANARY]
+    assert routed.receivers[1].webhook is not None
+    assert routed.receivers[1].webhook.url.reveal() == f"http://canary:8110{NOTICE_PATH}"
+    routes = [_route(route) for route in routed.routes]
+    assert list(receivers_of(routes, {"pipeline": CANARY}, None)) == [CANARY]
+    assert list(receivers_of(routes, {"pipeline": "clicks"}, None)) == ["hook"]
+    without = [_route(route) for route in with_canary(file, "").routes]
+    assert list(receivers_of(without, {"pipeline": CANARY}, None)) == []

@@ -21,6 +21,7 @@ from alerting.cli.main import app as alerts_app
 from alerting.config import AlertingFile
 from alerting.delivery.transports.kinds import KINDS as KINDS_OF_RECEIVERS
 from alerting.metrics import AlertingMetrics
+from canary.metrics import CanaryMetrics
 from collector.metrics import CollectorMetrics
 from dashboard.access.cli import app as access_app
 from dashboard.access.policy import AccessFile, TeamSpec
@@ -60,6 +61,7 @@ PACKAGES = (
     "collector",
     "aggregator",
     "alerting",
+    "canary",
     "dashboard",
     "pipeline_under_test",
     "taps",
@@ -80,7 +82,14 @@ def table_rows(text: str) -> set[str]:
 
 def exposed_metrics() -> set[str]:
     """The names as /metrics shows them."""
-    services = (AggregatorMetrics(), CollectorMetrics(), AlertingMetrics(), TapMetrics(), DashboardMetrics())
+    services = (
+        AggregatorMetrics(),
+        CollectorMetrics(),
+        AlertingMetrics(),
+        CanaryMetrics(),
+        TapMetrics(),
+        DashboardMetrics(),
+    )
     families = [family for service in services for family in service.registry.collect()]
     names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     return {name for name in names if name.startswith("lagloss_") and name != "lagloss_build"} - {

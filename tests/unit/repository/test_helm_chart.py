@@ -43,10 +43,10 @@ from tests.support.manifests import (
 SMALL = ("small",)
 ALL = (SMALL, PRODUCTION, ON_KUBERNETES)
 OLDEST, NEWEST = "1.25", "1.37"
-SERVICES = {"collector", "dashboard", "alerting", "taps", "aggregator"}
+SERVICES = {"collector", "dashboard", "alerting", "taps", "canary", "aggregator"}
 PORT_SETTINGS = {
     "aggregator": "METRICS",
-    **{name: name.upper() for name in ("alerting", "collector", "dashboard", "taps")},
+    **{name: name.upper() for name in ("alerting", "canary", "collector", "dashboard", "taps")},
 }
 NOT_OURS = {"HOME", "POD_NAME", "PYSPARK_PYTHON", "SPARK_CONF_DIR"}
 OPERATORS = {"ServiceMonitor", "PrometheusRule"}
@@ -349,7 +349,7 @@ def test_network_policies_of_production_let_in_who_is_named_and_the_releases_own
         assert ("10.20.0.0/24" in reached) == (component != "alerting")
         assert ("10.21.0.0/24" in reached) == (component != "executor")
         assert ("10.96.0.1/32" in reached) == (component == "aggregator")
-        assert ("587" in reached) == (component in ("alerting", "dashboard", "taps", "cli"))
+        assert ("587" in reached) == (component in ("alerting", "canary", "dashboard", "taps", "cli"))
     namespaces = {
         component: {
             peer["namespaceSelector"]["matchLabels"].get("kubernetes.io/metadata.name", "shop")
@@ -364,6 +364,7 @@ def test_network_policies_of_production_let_in_who_is_named_and_the_releases_own
         "dashboard": {"ingress-nginx", "monitoring"},
         "alerting": {"monitoring"},
         "taps": {"monitoring"},
+        "canary": {"monitoring"},
         "aggregator": {"monitoring"},
         **{name: set() for name in ("prepare", "cli", "executor")},
     }

@@ -201,7 +201,9 @@ def test_the_batch_pipeline_in_containers_runs_commands_that_there_are_with_sett
 def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_stage_of_the_image() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     stages = set(re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE))
-    ports = {name: name.upper() for name in ("alerting", "collector", "dashboard", "taps")} | {"aggregator": "METRICS"}
+    ports = {name: name.upper() for name in ("alerting", "canary", "collector", "dashboard", "taps")} | {
+        "aggregator": "METRICS"
+    }
     for name, service in services.items():
         if name == "prepare":  # runs once and ends
             continue
@@ -213,7 +215,7 @@ def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_
             assert (service["build"]["target"] == "aggregator") == (name in ("aggregator", "taps"))
 
 
-OURS = ("prepare", "aggregator", "alerting", "collector", "dashboard", "taps")
+OURS = ("prepare", "aggregator", "alerting", "canary", "collector", "dashboard", "taps")
 
 
 def test_the_compose_file_has_no_password_and_names_files_with_secrets() -> None:

@@ -51,6 +51,7 @@ spec:
         - {name: LAGLOSS_BIND_ADDRESS, value: {{ .root.Values.bindAddress | quote }}}
         {{- include "lagloss.connectionEnv" . | trim | nindent 8 }}
         {{- include "lagloss.addressEnv" .root | trim | nindent 8 }}
+        - {name: LAGLOSS_CANARY, value: {{ .root.Values.canary.enabled | ternary "on" "off" | quote }}}
         {{- range $name, $value := mergeOverwrite (dict) .root.Values.settings .component.settings }}
         - {name: {{ $name }}, value: {{ toString $value | quote }}}
         {{- end }}
@@ -139,7 +140,7 @@ topologySpreadConstraints:
 {{- /* Where the services find each other; takes $. */ -}}
 {{- define "lagloss.addressEnv" -}}
 - {name: LAGLOSS_DASHBOARD_URL, value: {{ include "lagloss.dashboardUrl" . | quote }}}
-{{- range $name := list "collector" "aggregator" "alerting" "taps" "dashboard" }}
+{{- range $name := list "collector" "aggregator" "alerting" "taps" "canary" "dashboard" }}
 {{- if (index $.Values $name).enabled }}
 - name: LAGLOSS_{{ upper $name }}{{ if eq $name "dashboard" }}_HEALTH{{ end }}_URL
   value: http://{{ include "lagloss.name" (dict "root" $ "name" $name) }}.{{ $.Release.Namespace }}.svc:{{ (index $.Values $name).service.port }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +12,17 @@ import pytest
 
 from dashboard.reports import making, portfolio
 from dashboard.reports.making import make_report
+from dashboard.reports.model import Report
 from dashboard.reports.portfolio import make_portfolio
 from dashboard.reports.ranges import CalendarRange, previous
+from dashboard.reports.sections import sections
 from lagloss.errors import UsageError
 from lagloss.wire.sketch import Sketch
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.definition import StoredPipeline, parse_definition
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.model.window import Interval
+from lagloss_server.queries.canary import CanaryTotals
 from lagloss_server.store.period_reading import RangeTotal
 from lagloss_server.store.unreadable import ReadRows
 from lagloss_server.sums.error_budget import targets_of
@@ -84,6 +88,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(making, "first_known", lambda *_: 0)
     monkeypatch.setattr(making, "incidents", lambda *_, **__: [])
     monkeypatch.setattr(making, "overlapping_courses", lambda *_: [])
+    monkeypatch.setattr(making, "_canary", lambda *_: CanaryTotals(1_440, 1_440, 8_640, 8_640, 0))
     known = {name: versions(name, team) for name, team in (("clicks", "web"), ("orders", "web"), ("stock", "other"))}
 
     def series_of(_store: Any, edges: Mapping[str, Sequence[int]], **_more: Any) -> dict[str, list[RangeTotal]]:
@@ -189,6 +194,17 @@ def merged(store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(making, "series", merged_stretches)
     known = [StoredPipeline("merged", 1, 0, parse_definition(MERGED))]
     return SimpleNamespace(versions_of=lambda _name: known)
+
+
+def test_a_report_says_what_became_of_the_canary(store: Any) -> None:
+    report = make_report(store, "clicks", SPAN, TO_S + 3_600)
+
+    def said(report: Report) -> Sequence[str]:
+        return next(section.sentences for section in sections(report) if section.title == "Minutes by verdict")
+
+    shown = "shown 8,640 losses in this range, named 8,640, invented 0"
+    assert said(report) == (f"To check lagloss itself, its canary was {shown}.",)
+    assert said(replace(report, canary=None)) == ()
 
 
 def test_the_report_of_a_source_is_of_its_messages_in_every_hour_and_day(merged: Any) -> None:

@@ -273,7 +273,7 @@ def test_a_script_that_is_none_of_the_dashboards_is_404(ports: dict[str, int], p
 
 
 def test_no_service_has_another_server() -> None:
-    packages = ("aggregator", "alerting", "collector", "dashboard", "lagloss_server", "taps")
+    packages = ("aggregator", "alerting", "canary", "collector", "dashboard", "lagloss_server", "taps")
     texts = {path: path.read_text("utf-8") for package in packages for path in (ROOT / package).rglob("*.py")}
     using = [path for path, text in texts.items() if re.search(r"(import|from) uvicorn", text)]
     assert using == [ROOT / "lagloss_server/net/http_server.py"]

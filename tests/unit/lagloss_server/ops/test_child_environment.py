@@ -76,6 +76,7 @@ def test_services_of_up_start_with_all_secrets_in_files_and_each_gets_its_own(
         "DATABASE_PASSWORD": "hunter2",
         "ALERT_WEBHOOK_URL": "https://hooks.example/T0",
         "OIDC_CLIENT_SECRET": "s3cr3t",
+        "HEARTBEAT_URL": "https://hc.example/1",
     }.items():
         (tmp_path / name).write_text(value)
         monkeypatch.setenv(f"LAGLOSS_{name}_FILE", str(tmp_path / name))
@@ -90,13 +91,14 @@ def test_services_of_up_start_with_all_secrets_in_files_and_each_gets_its_own(
                 patch.setenv(name, value)
             its = Settings()
         assert "hunter2" in its.require_database()
-        found[service.name] = (its.alert_webhook_url, its.oidc_client_secret)
-    none = ("", "")
+        found[service.name] = (its.alert_webhook_url, its.oidc_client_secret, its.heartbeat_url)
+    none = ("", "", "")
     assert found == {
         "aggregator": none,
-        "alerting": ("https://hooks.example/T0", ""),
+        "alerting": ("https://hooks.example/T0", "", ""),
+        "canary": ("", "", "https://hc.example/1"),
         "collector": none,
-        "dashboard": ("", "s3cr3t"),
+        "dashboard": ("", "s3cr3t", ""),
         "taps": none,
     }
 

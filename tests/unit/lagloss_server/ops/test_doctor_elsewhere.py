@@ -19,7 +19,7 @@ from lagloss_server.ops import doctor, jars, machine
 from lagloss_server.ops.doctor import Check, check_jars, check_services, check_space, exit_code
 
 NOWHERE = "http://127.0.0.1:9"
-SERVICES = ("aggregator", "alerting", "taps", "collector")
+SERVICES = ("aggregator", "alerting", "taps", "collector", "canary")
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def in_a_container(data_dir: Path, url: str, **more: Any) -> Settings:
 def test_the_dashboard_is_asked_where_services_reach_it_and_not_where_browsers_do(tmp_path: Path) -> None:
     with answering(200) as url:
         checks = check_services(in_a_container(tmp_path, url, dashboard_health_url=url))
-    assert [check.verdict for check in checks] == ["ok"] * 5
+    assert [check.verdict for check in checks] == ["ok"] * 6
     assert exit_code(checks) == 0
 
 
@@ -82,7 +82,7 @@ def test_a_dashboard_that_is_not_well_fails_and_so_does_that_of_a_running_up(tmp
             in_a_container(tmp_path, url, dashboard_url="", dashboard_health_url=NOWHERE),
         ):
             checks = check_services(settings)
-            assert [check.verdict for check in checks] == ["fail"] * 5
+            assert [check.verdict for check in checks] == ["fail"] * 6
     write_endpoints(tmp_path, {"dashboard": NOWHERE})
     assert (
         check_services(Settings(data_dir=tmp_path, dashboard_url=NOWHERE, alerting_url=NOWHERE))[-1].verdict == "fail"

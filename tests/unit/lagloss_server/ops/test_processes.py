@@ -55,7 +55,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("module", ["aggregator", "alerting", "collector", "dashboard", "pipeline_under_test", "taps"])
+@pytest.mark.parametrize(
+    "module", ["aggregator", "alerting", "canary", "collector", "dashboard", "pipeline_under_test", "taps"]
+)
 def test_a_file_of_a_services_name_is_not_started_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:

@@ -65,7 +65,9 @@ def test_what_is_ignored_stays_so_as_nohup_wants_it() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\nTrue\n", "")
 
 
-@pytest.mark.parametrize("part", ["aggregator", "alerting", "collector", "dashboard", "lagloss_server", "taps"])
+@pytest.mark.parametrize(
+    "part", ["aggregator", "alerting", "canary", "collector", "dashboard", "lagloss_server", "taps"]
+)
 def test_no_handler_sets_an_event(part: str) -> None:
     """The interrupted thread may hold the event's lock: of 250 processes that wait in small steps, one hung."""
     handlers = [

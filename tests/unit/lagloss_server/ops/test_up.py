@@ -17,7 +17,7 @@ from lagloss_server.ops.embedded.postgres import _read_port
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.ops.up import ServiceStack, _print_ready, _service_ports
 
-SERVICES = ("aggregator", "alerting", "collector", "dashboard", "taps")
+SERVICES = ("aggregator", "alerting", "canary", "collector", "dashboard", "taps")
 
 
 @pytest.mark.parametrize(

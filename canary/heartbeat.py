@@ -1,0 +1,101 @@
+"""The heartbeat: a URL outside that is fetched once a minute while the canary is right, so that its silence is noticed
+even if nothing of lagloss is left to notify anybody. Another URL is told at once why it stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import httpx2
+import structlog
+
+from canary.metrics import CanaryMetrics
+from canary.sender import boot_s
+
+EVERY_S: Final = 60.0
+RETRY_S: Final = 10.0
+"""After a request that failed."""
+TIMEOUT_S: Final = 10.0
+VALID_S: Final = 90.0
+"""What the witness said holds for so long: while it hangs, nothing is fetched."""
+SILENT_S: Final = 240.0
+"""A witness that has said nothing for so long is a failure of its own."""
+LOOK_S: Final = 0.5
+
+_log = structlog.get_logger("lagloss.canary")
+
+
+class Heartbeat:
+    """Requests from a thread of its own. `say` is what the witness tells it; without URLs it does nothing.
+
+    Args:
+        url: fetched once a minute while the canary is right; empty: never.
+        fail_url: gets a POST with the reason once it is not right any more; empty: none.
+    """
+
+    def __init__(self, url: str, fail_url: str, metrics: CanaryMetrics) -> None:
+        self._url = url
+        self._fail_url = fail_url
+        self._metrics = metrics
+        self._problem: str | None = None
+        """Why the canary is not right; empty if it is; None: nothing can be said."""
+        self._said_s = boot_s()
+        self._has_failed = False
+        """The failure's URL knows of it."""
+        self._ok_due_s = self._fail_due_s = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._client = httpx2.Client(timeout=TIMEOUT_S, follow_redirects=True)
+
+    def start(self) -> None:
+        if self._url or self._fail_url:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+
+    def say(self, problem: str | None, now_s: float | None = None) -> None:
+        """Note why the canary is not right: empty if it is, None if nothing can be said, as by a stand-by. `now_s`: by
+        `boot_s`, which is the default."""
+        self._problem, self._said_s = problem, boot_s() if now_s is None else now_s
+
+    def turn(self, now_s: float) -> None:
+        """Request what is due at `now_s`, by `boot_s`."""
+        problem, age_s = self._problem, now_s - self._said_s
+        if problem is not None and age_s > SILENT_S:
+            problem = problem or f"the witness has said nothing for {age_s / 60:.0f} min: does PostgreSQL answer?"
+        elif problem is None or (not problem and age_s > VALID_S):
+            return
+        if not problem:
+            self._has_failed = False
+            if self._url and now_s >= self._ok_due_s:
+                self._ok_due_s = now_s + (EVERY_S if self._request("ok", self._url, None) else RETRY_S)
+        elif self._fail_url and not self._has_failed and now_s >= self._fail_due_s:
+            self._has_failed = self._request("fail", self._fail_url, problem)
+            self._fail_due_s = now_s if self._has_failed else now_s + RETRY_S
+
+    def _request(self, kind: str, url: str, reason: str | None) -> bool:
+        try:
+            if reason is None:
+                response = self._client.get(url)
+            else:
+                response = self._client.post(url, content=reason.encode(), headers={"content-type": "text/plain"})
+            response.raise_for_status()
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            status = error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else type(error).__name__
+            _log.warning("heartbeat_failed", kind=kind, error=str(status))  # the URL is its own password
+            self._metrics.heartbeats.labels(kind, "failed").inc()
+            return False
+        self._metrics.heartbeats.labels(kind, "sent").inc()
+        return True
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_S):
+            try:
+                self.turn(boot_s())
+            except Exception:  # whatever it is, the next turn tries again
+                _log.exception("heartbeat_turn_failed")
+                self._stop.wait(RETRY_S)
