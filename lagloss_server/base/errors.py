@@ -9,6 +9,7 @@ LaglossError
 │   ├── BadDefinition
 │   ├── BadDefinitions
 │   ├── UnknownPipeline
+│   ├── ReservedName
 │   ├── TooManyVersions
 │   ├── UnknownToken
 │   ├── BadTime
@@ -81,6 +82,10 @@ class BadDefinitions(UsageError):
 
 class UnknownPipeline(UsageError):
     """No pipeline is named {pipeline}; {known}. Add one with `lagloss apply FILE`."""
+
+
+class ReservedName(UsageError):
+    """{pipeline} is a pipeline of lagloss's own. Choose another name; LAGLOSS_CANARY=off leaves it out."""
 
 
 class TooManyVersions(UsageError):

@@ -116,7 +116,9 @@ def delete(
 
 def _plan(store: Store, declared: Sequence[DeclaredPipeline], limit: Label | None) -> ApplyPlan:
     from lagloss_server.model.definition_plan import plan
+    from lagloss_server.store.store import demand_unreserved
 
+    demand_unreserved(pipeline.definition.name for pipeline in declared)
     stored = store.pipelines()
     if limit is not None:  # whether they have its label is unknown: they stay
         note_set_aside(stored.unreadable)

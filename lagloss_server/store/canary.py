@@ -24,7 +24,7 @@ _ONLY: Final = 1
 
 def prepare_canary(store: Store) -> None:
     """Store the canary's definition, and make its secrets unless they are there."""
-    store.apply(canary_definition())
+    store.change([canary_definition()], is_own=True)
     table = table_of(CanarySecretRow)
     with store.engine.connect() as connection:
         if connection.execute(select(table.c.id)).first() is not None:
@@ -39,4 +39,4 @@ def remove_canary(store: Store) -> None:
     with store.engine.connect() as connection:
         exists = connection.execute(select(table_of(CanarySecretRow).c.id)).first() is not None
     if exists and store.newest_versions([CANARY]):
-        store.delete(CANARY)
+        store.change(deleted=[CANARY], is_own=True)

@@ -36,7 +36,13 @@ from sqlalchemy.orm import aliased
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange, unpack_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
-from lagloss_server.base.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline, UnreadableDefinition
+from lagloss_server.base.errors import (
+    DatabaseUnreachable,
+    ReservedName,
+    TooManyVersions,
+    UnknownPipeline,
+    UnreadableDefinition,
+)
 from lagloss_server.judging.live import LiveTally, live_result
 from lagloss_server.model.canary import CANARY, is_listed
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document
@@ -87,6 +93,16 @@ class MissingMessage:
             None if row.trace_id is None else TraceContext(row.trace_id, row.span_id),
             row.emitter,
         )
+
+
+def demand_unreserved(names: Iterable[str]) -> None:
+    """Check that pipelines are for users to apply and delete.
+
+    Raises:
+        ReservedName: one is lagloss's own.
+    """
+    if not all(map(is_listed, names)):
+        raise ReservedName(pipeline=CANARY)
 
 
 class Store:
@@ -159,9 +175,16 @@ class Store:
         *,
         now_ms: int | None = None,
         max_per_day: int | None = None,
+        is_own: bool = False,
     ) -> list[int]:
         """Store definitions as `apply` does and delete pipelines as `delete` does, all of it or, after an error, none;
-        return the version numbers of the definitions."""
+        return the version numbers of the definitions. `is_own`: of lagloss itself.
+
+        Raises:
+            ReservedName: they are, and it is not for lagloss.
+        """
+        if not is_own:
+            demand_unreserved([*(definition.name for definition in definitions), *deleted])
         now_ms = int(time.time() * 1000) if now_ms is None else now_ms
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))

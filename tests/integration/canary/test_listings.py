@@ -16,11 +16,12 @@ from dashboard.queries.health import read_health
 from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.overview import read_overview
 from dashboard.queries.reports_topic import Ends
-from lagloss_server.base.errors import UnknownPipeline
+from lagloss_server.base.errors import ReservedName, UnknownPipeline
 from lagloss_server.groups.coverage import read_coverage
 from lagloss_server.incidents.incident import incidents
 from lagloss_server.incidents.response_times import courses
 from lagloss_server.model.canary import CANARY, alerting_rule, is_listed
+from lagloss_server.model.canary_definition import canary_definition
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.queries.canary import read_standing
 from lagloss_server.store.canary import prepare_canary, remove_canary
@@ -125,3 +126,11 @@ def test_preparing_again_keeps_the_secret_and_the_version(prepared: Store) -> No
         assert read_standing(connection) is None
     prepare_canary(prepared)
     assert prepared.newest_versions([CANARY]) == {CANARY: 2}
+
+
+def test_nobody_else_applies_or_deletes_it(prepared: Store) -> None:
+    with pytest.raises(ReservedName, match="LAGLOSS_CANARY=off"):
+        prepared.apply(canary_definition())
+    with pytest.raises(ReservedName):
+        prepared.delete(CANARY)
+    assert prepared.newest_versions([CANARY]) == {CANARY: 1}

@@ -52,7 +52,7 @@ def closed(
     store = Store(module_database_url)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aggregator.reports.feed.BATCH_S", 0.1)
-        store.apply(canary_definition(), 0)
+        store.change([canary_definition()], now_ms=0, is_own=True)
         beacons, reports = make_topics(kafka_bootstrap, "beacons", "reports", partitions=BLOCK_PARTITIONS)
         topics = {BEACONS: beacons, REPORTS: reports}
         with (
