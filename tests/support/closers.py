@@ -79,11 +79,13 @@ class Driven:
 
 
 @contextmanager
-def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, reports: str) -> Iterator[Driven]:
-    """An aggregator's parts on these topics, its stream running."""
+def driven(
+    spark: SparkSession, bootstrap: str, store: Store, beacons: str, reports: str, *, by_spark: bool = False
+) -> Iterator[Driven]:
+    """An aggregator's parts on these topics, its stream running; `by_spark`: Spark reads all, however few."""
     logs = BeaconLog(bootstrap, beacons), BeaconLog(bootstrap, reports)
     follower = ReportConsumer(store.engine, reports, logs[1].topic_id())
-    reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()))
+    reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()), None if by_spark else logs[0])
     metrics = AggregatorMetrics()
     watch = DefinitionRegistry(store.engine, store, metrics)
     watch.refresh()

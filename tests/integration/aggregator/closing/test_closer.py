@@ -55,8 +55,9 @@ NODES = ("src", "mid", "snk")
 @pytest.mark.parametrize(
     "seed", [3, 7, 209, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (289, 1093, 1699))]
 )
+@pytest.mark.parametrize("by_spark", [True, False])
 def test_a_world_in_kafka_is_judged_as_the_oracle_judges_it(
-    seed: int, spark: SparkSession, kafka_bootstrap: str, store: Store
+    seed: int, by_spark: bool, spark: SparkSession, kafka_bootstrap: str, store: Store
 ) -> None:
     world, start_s = make_world(random.Random(seed))
     placed = put_world(kafka_bootstrap, world)
@@ -64,7 +65,7 @@ def test_a_world_in_kafka_is_judged_as_the_oracle_judges_it(
     for at_ms, definition in definitions:
         store.apply(definition, at_ms)
     name = definitions[0][1].name
-    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports) as parts:
+    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports, by_spark=by_spark) as parts:
         parts.follow_all()
         parts.closer.close_windows([(name, start_s)], world.now_ms)
     (found,) = [
@@ -375,8 +376,9 @@ def test_blocks_that_lie_in_wrong_partitions_are_shuffled_and_counted_once(chain
     assert (window["messages"], window["delivered"], window["lost"]["max"]) == (200, 200, 0)
 
 
+@pytest.mark.parametrize("by_spark", [True, False])
 def test_bad_records_are_counted_by_reason_and_spoil_nothing(
-    spark: SparkSession, kafka_bootstrap: str, store: Store
+    by_spark: bool, spark: SparkSession, kafka_bootstrap: str, store: Store
 ) -> None:
     world = worked_case().world()
     placed = put_world(kafka_bootstrap, world)
@@ -401,7 +403,7 @@ def test_bad_records_are_counted_by_reason_and_spoil_nothing(
     for bad_key, value in bad.values():
         producer.produce(placed.beacons, value, bad_key, partition=0, timestamp=START_MS + 2_000)
     producer.flush(10)
-    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports) as parts:
+    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports, by_spark=by_spark) as parts:
         parts.follow_all()
         parts.closer.close_windows([("clicks", START_S)], world.now_ms)
     with store.engine.connect() as connection:
