@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 
@@ -36,8 +36,8 @@ class InterruptedReader(BlockReader):
 def interrupt(chain: Chain, meanwhile: Callable[[], object]) -> None:
     """From now on this happens in the middle of each of the chain's closings."""
     reads = chain.parts.closer.reads
-    reader = reads.reader
-    reads.reader = InterruptedReader(reader.spark, reader.bootstrap, reader.topic, reader.partitions, meanwhile)
+    parts = {field.name: getattr(reads.reader, field.name) for field in fields(reads.reader)}
+    reads.reader = InterruptedReader(**parts, meanwhile=meanwhile)
 
 
 def send_late(chain: Chain) -> None:
