@@ -87,6 +87,27 @@ class MinutePlan:
         """The number of messages that a checkpoint sees twice, by checkpoint."""
         return Counter(message.place for message in self.of_fate("doubled"))
 
+    @cached_property
+    def seen_at(self) -> dict[str, int]:
+        """The number of messages that each checkpoint sees, by checkpoint; none that sees none."""
+        relayed = len(self.messages) - self.lost_at[f"link {APP}->{RELAY}"]
+        produced = relayed - self.dead - self.lost_at[f"node {RELAY}"]
+        counts = {
+            f"{APP}.in": len(self.messages),
+            f"{APP}.out": len(self.messages),
+            f"{RELAY}.in": relayed,
+            f"{RELAY}.dead": self.dead,
+            f"{RELAY}.out": produced,
+            f"{STORE}.in": produced - self.lost_at[f"link {RELAY}->{STORE}"],
+            f"{STORE}.out": self.delivered,
+        }
+        return {checkpoint: number for checkpoint, number in counts.items() if number}
+
+    @cached_property
+    def delays_ms(self) -> list[int]:
+        """How long each message that arrives is held back, the shortest first."""
+        return sorted(message.delay_ms for message in self.messages if message.fate not in ("lost", "dead"))
+
     @property
     def dead(self) -> int:
         return len(self.of_fate("dead"))

@@ -153,7 +153,9 @@ def simulate(minutes: int, secret: bytes = SECRET) -> tuple[list[MinutePlan], Wo
 def judged(world: World, plan: MinutePlan) -> Judgement:
     """Judge a minute of a world, by the aggregator's own functions, and compare it with its plan."""
     closing = close_in_memory(world, plan.start_s, 100)
-    missing = tuple(Missing(message.id.name, message.kind, message.places) for message in closing.missing)
+    missing = tuple(
+        Missing(message.id.name, message.kind, message.places, message.last_checkpoint) for message in closing.missing
+    )
     return alerted(plan, Result(1, closing.result, missing))
 
 

@@ -15,13 +15,14 @@ from canary.plan import CORRUPTING, HOUR_S, LOSING, MESSAGES, MINUTE_S, MinutePl
 from canary.witness import Breaches, Judgement, Missing, Notice, Result, judge, window_start_of
 from lagloss_server.model.canary import ALERTING_PLACES, APP, CANARY, RELAY, STORE, alerting_rule
 from lagloss_server.model.window import (
-    NO_LAGS,
-    NO_PERCENTILES,
     CheckpointCounts,
+    DestinationCounts,
     Interval,
+    Lags,
     LinkCounts,
     LossRatio,
     NodeCounts,
+    Percentiles,
     Window,
     rfc3339,
 )
@@ -41,9 +42,13 @@ PLAN = rich_plan()
 
 def true_window(plan: MinutePlan) -> Window:
     """The result of a minute as it should be."""
-    lost, total = len(plan.lost), MESSAGES - plan.dead
-    node = {place: Interval(plan.lost_at[place], plan.lost_at[place]) for place in LOSING}
-    none = Interval(0, 0)
+    lost, total = Interval(len(plan.lost), len(plan.lost)), MESSAGES - plan.dead
+    at_place = {place: Interval(plan.lost_at[place], plan.lost_at[place]) for place in LOSING}
+    none, at_once = Interval(0, 0), Percentiles(20.0, 20.0, 20.0)
+    delays = plan.delays_ms
+    e2e = [20.0 + delays[round(share * (len(delays) - 1))] for share in (0.5, 0.95, 0.99, 1.0)]
+    delivered, took = Percentiles(*e2e[:3]), e2e[1] - 20.0
+    links = ((APP, RELAY), (RELAY, STORE))
     return Window(
         pipeline=CANARY,
         window_start=rfc3339(plan.start_s),
@@ -58,41 +63,52 @@ def true_window(plan: MinutePlan) -> Window:
         pending=0,
         unexplained=0,
         clock_skew_ms=0,
-        lost=Interval(lost, lost),
-        loss_ratio=LossRatio(lost / MESSAGES, lost / MESSAGES),
+        lost=lost,
+        loss_ratio=LossRatio(lost.min / MESSAGES, lost.min / MESSAGES),
         on_time_share=plan.on_time_share,
         on_time_of=total,
-        e2e_lag_ms=NO_LAGS,
+        e2e_lag_ms=Lags(*e2e),
         checkpoints=tuple(
-            CheckpointCounts(name, MESSAGES, MESSAGES, plan.doubled_at[name], 0, NO_PERCENTILES)
-            for name in (f"{APP}.in", f"{RELAY}.in", f"{RELAY}.out", f"{STORE}.in", f"{STORE}.out")
+            CheckpointCounts(
+                name,
+                seen + plan.doubled_at[name],
+                seen,
+                plan.doubled_at[name],
+                0,
+                delivered if name == f"{STORE}.out" else at_once,
+            )
+            for name, seen in plan.seen_at.items()
         ),
         nodes=tuple(
-            NodeCounts(name, None, None, None, NO_PERCENTILES, node.get(f"node {name}", none), True)
-            for name in (APP, RELAY, STORE)
+            NodeCounts(name, 20.0, out_ms, out_ms - 20.0, at_once, at_place.get(f"node {name}", none), True)
+            for name, out_ms in ((APP, 20.0), (RELAY, 20.0), (STORE, 20.0 + took))
         ),
         links=tuple(
-            LinkCounts(
-                source,
-                target,
-                None,
-                NO_PERCENTILES,
-                node[f"link {source}->{target}"],
-                plan.corrupted if f"link {source}->{target}" == CORRUPTING else None,
-                None,
-            )
-            for source, target in ((APP, RELAY), (RELAY, STORE))
+            LinkCounts(source, target, 0.0, at_once, at_place[label], *checks)
+            for source, target in links
+            for label in (f"link {source}->{target}",)
+            for checks in (((plan.corrupted, plan.seen_at[f"{RELAY}.in"]) if label == CORRUPTING else (0, 0)),)
         ),
-        destinations=(),
-        reasons_by_node=None,
+        destinations=(
+            DestinationCounts(STORE, MESSAGES, plan.delivered, 0, plan.dead, 0, lost, plan.on_time_share, Lags(*e2e)),
+        ),
+        reasons_by_node={RELAY: {"dead": {"canary": plan.dead}}} if plan.dead else None,
         staleness_ms={},
         crashes=(),
         unknown_checkpoints=(),
     )
 
 
+def last_checkpoint(place: str) -> str:
+    return place.removeprefix("node ") + ".in" if place.startswith("node ") else place[5:].split("->")[0] + ".out"
+
+
 def true_result(plan: MinutePlan) -> Result:
-    return Result(1, true_window(plan), tuple(Missing(name, "lost", (place,)) for name, place in plan.lost.items()))
+    return Result(
+        1,
+        true_window(plan),
+        tuple(Missing(name, "lost", (place,), last_checkpoint(place)) for name, place in plan.lost.items()),
+    )
 
 
 def true_breaches(plan: MinutePlan) -> list[Breaches]:
@@ -141,6 +157,12 @@ def test_a_minute_without_a_result_is_wrong() -> None:
         ({"lost": None}, "lost: nothing reported"),
         ({"on_time_share": PLAN.delivered / (MESSAGES - PLAN.dead)}, "on time:"),
         ({"on_time_of": MESSAGES + 1}, "messages that could be on time:"),
+        ({"reasons": ("evidence:relay",)}, "reasons:"),
+        ({"proof": "tallies"}, "proof:"),
+        ({"sample": 0.5}, "sample:"),
+        ({"loss_ratio": LossRatio(0.5, 0.5)}, "share of losses:"),
+        ({"reasons_by_node": {RELAY: {"dead": {"canary": PLAN.dead + 1}}}}, "reasons of dead letters:"),
+        ({"e2e_lag_ms": Lags(20.0, 10.0, 20.0, 20.0)}, "rest of store:"),
     ],
 )
 def test_a_wrong_number_of_a_window_is_found(changes: dict[str, Any], problem: str) -> None:
@@ -155,7 +177,22 @@ def test_a_wrong_number_of_a_window_is_found(changes: dict[str, Any], problem: s
         ("checkpoints", lambda part: structs.replace(part, duplicates=(part.duplicates or 0) + 1), "duplicates at"),
         ("nodes", lambda part: structs.replace(part, lost=Interval(9, 9)), "lost at node"),
         ("links", lambda part: structs.replace(part, lost=Interval(9, 9)), "lost at link"),
-        ("links", lambda part: structs.replace(part, corrupted=PLAN.corrupted + 1), "corrupted:"),
+        ("links", lambda part: structs.replace(part, corrupted=PLAN.corrupted + 1), "checksums of"),
+        ("links", lambda part: structs.replace(part, checked=None), "checksums of"),
+        ("links", lambda part: structs.replace(part, queue_time_p95_ms=7.0), "queue time of"),
+        ("checkpoints", lambda part: structs.replace(part, beacons=part.beacons + 1), "beacons at"),
+        ("checkpoints", lambda part: structs.replace(part, distinct=part.distinct - 1), "messages at checkpoints"),
+        ("checkpoints", lambda part: structs.replace(part, replayed=1), "replayed and out of order"),
+        (
+            "checkpoints",
+            lambda part: structs.replace(part, lag_ms=Percentiles(20.0, 20.0, 9_000.0)),
+            "lag at app.in, p99",
+        ),
+        ("nodes", lambda part: structs.replace(part, complete=False), "complete evidence"),
+        ("nodes", lambda part: structs.replace(part, lag_in_p95_ms=None), "lags of app"),
+        ("nodes", lambda part: structs.replace(part, process_duration_p95_ms=None), "process duration of app"),
+        ("destinations", lambda part: structs.replace(part, delivered=part.delivered - 1), "messages of store"),
+        ("destinations", lambda part: structs.replace(part, pending=1), "rest of store"),
     ],
 )
 def test_a_wrong_number_of_a_place_is_found(part: str, change: Callable[[Any], Any], problem: str) -> None:
@@ -197,7 +234,7 @@ def test_a_loss_that_is_named_otherwise_is_not_named(change: dict[str, Any]) -> 
 def test_a_message_that_is_lost_only_by_name_is_invented(fate: Any) -> None:
     result = true_result(PLAN)
     victim = PLAN.of_fate(fate)[0].id
-    missing = (*result.missing, Missing(victim, "lost", (ALERTING_PLACES[0],)))
+    missing = (*result.missing, Missing(victim, "lost", (ALERTING_PLACES[0],), "app.out"))
 
     judgement = judge(PLAN, replace(result, missing=missing), true_breaches(PLAN), true_notices(PLAN))
 
