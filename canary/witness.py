@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 
 from canary.plan import CORRUPTING, MESSAGES, MINUTE_S, MinutePlan
 from lagloss_server.model.canary import ALERTING_PLACES, CANARY, RELAY, STORE, TARGET_LAG_MS, alerting_rule
-from lagloss_server.model.window import Lags, Percentiles, Window
+from lagloss_server.model.window import Lags, LinkCounts, NodeCounts, Percentiles, Window
 from lagloss_server.store.schema.alerting import IncidentRow
 from lagloss_server.store.schema.core import MissingMessageRow, WindowRow, table_of
 
@@ -203,7 +203,8 @@ def _wrong_places(plan: MinutePlan, window: Window) -> Iterator[str]:
         yield from _unequal(f"beacons at {checkpoint.name}", checkpoint.beacons, beacons)
         rest = checkpoint.replayed, checkpoint.out_of_order
         yield from _unequal(f"replayed and out of order at {checkpoint.name}", rest, (0, 0))
-    for place in (*window.nodes, *window.links):
+    places: tuple[NodeCounts | LinkCounts, ...] = (*window.nodes, *window.links)
+    for place in places:
         yield from _unequal(f"lost at {place.label}", _bounds(place.lost), (plan.lost_at[place.label],) * 2)
     for node in window.nodes:
         yield from _unequal(f"complete evidence of {node.name}", node.complete, True)
