@@ -1,5 +1,5 @@
 """The heartbeat: a URL outside that is fetched once a minute while the canary is right, so that its silence is noticed
-even if nothing of lagloss is left to notify anybody. Another URL is told at once why it stopped.
+even if nothing of lagloss is left to notify anybody. Another URL gets the reason at once when it stops.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Disturbed(Exception):
 
 
 def boot_s() -> float:
-    """Return seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Return seconds of a clock that is never set, and that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -56,7 +56,7 @@ class SteadyClock:
 
 
 @dataclass
-class Lane:
+class CanaryLane:
     """An input lane that has taken in everything up to the steps that are done."""
 
     node: str
@@ -97,7 +97,7 @@ class _Minute:
             yield step
 
 
-class Sender:
+class CanarySender:
     """The emitters and the producer of the canary's nodes, made by `open`. Used by one thread.
 
     Args:
@@ -111,7 +111,7 @@ class Sender:
         self._relay = Emitter(CANARY, RELAY, bootstrap, labels={}, close_on_sigterm=False)
         self._store = Emitter(CANARY, STORE, collector=collector, token=token, labels={}, close_on_sigterm=False)
         self._emitters = (self._app, self._relay, self._store)
-        self._lanes = [Lane(emitter.node) for emitter in self._emitters]
+        self._lanes = [CanaryLane(emitter.node) for emitter in self._emitters]
         for emitter, lane in zip(self._emitters, self._lanes, strict=True):
             emitter.follow(lane)
         options = {"client.id": CANARY, "log_level": 0, "enable.idempotence": True, "message.timeout.ms": 10_000}

@@ -16,7 +16,7 @@ from canary import record, witness
 from canary.heartbeat import Heartbeat
 from canary.metrics import CanaryMetrics
 from canary.plan import MINUTE_S, MinutePlan, plan_of
-from canary.sender import STEP_S, Disturbed, Sender, SteadyClock, Unconfirmed, boot_s
+from canary.sender import STEP_S, CanarySender, Disturbed, SteadyClock, Unconfirmed, boot_s
 from canary.witness import Notice
 from lagloss.errors import LaglossError
 from lagloss_server.base.errors import CanaryNotPrepared
@@ -163,11 +163,11 @@ class CanaryService:
         secret, token = secrets
         self.stands_by = False
         turn = _Ownership(self._engine, secret, self.metrics)
-        with closing(Sender(self._bootstrap, self._collector, token)) as sender, self._judging(turn):
+        with closing(CanarySender(self._bootstrap, self._collector, token)) as sender, self._judging(turn):
             self.trouble = None
             self._send_minutes(lease, sender, turn, stop)
 
-    def _send_minutes(self, lease: Lease, sender: Sender, turn: _Ownership, stop: threading.Event) -> None:
+    def _send_minutes(self, lease: Lease, sender: CanarySender, turn: _Ownership, stop: threading.Event) -> None:
         clock, waiting = SteadyClock(), list[Unconfirmed]()
 
         def tick(wait_s: float) -> None:
@@ -250,7 +250,7 @@ class _Ownership:
     def send(
         self,
         lease: Lease,
-        sender: Sender,
+        sender: CanarySender,
         start_s: int,
         tick: Callable[[float], None],
         waiting: list[Unconfirmed],
@@ -270,7 +270,7 @@ class _Ownership:
         except Disturbed as why:
             self._excuse([start_s], str(why))
 
-    def confirm(self, sender: Sender, waiting: list[Unconfirmed]) -> None:
+    def confirm(self, sender: CanarySender, waiting: list[Unconfirmed]) -> None:
         """Note which of the minutes that wait for acknowledgements are sent, and which are not due."""
         for minute in list(waiting):
             try:

@@ -28,7 +28,7 @@ SHOWN_IDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingName:
     """A message that a result names as missing: lost, perhaps, overdue or pending, at these places."""
 
     id: str | None
@@ -43,7 +43,7 @@ class Result:
 
     revision: int
     window: Window
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingName, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def judge(
     return Judgement(tuple(problems), len(plan.lost), len(named), max(len(invented), _too_many(plan, result.window)))
 
 
-def _named(plan: MinutePlan, missing: Sequence[Missing]) -> set[str]:
+def _named(plan: MinutePlan, missing: Sequence[MissingName]) -> set[str]:
     """Return the lost messages that are named as lost at their place, and nowhere else."""
     return {
         message.id
@@ -150,7 +150,7 @@ def _too_many(plan: MinutePlan, window: Window) -> int:
 
 
 def _wrong_names(
-    plan: MinutePlan, named: Collection[str], invented: Sequence[Missing], missing: Sequence[Missing]
+    plan: MinutePlan, named: Collection[str], invented: Sequence[MissingName], missing: Sequence[MissingName]
 ) -> Iterator[str]:
     unnamed = [f"{message} at {place}" for message, place in plan.lost.items() if message not in named]
     if unnamed:
@@ -274,7 +274,7 @@ def _wrong_alerts(plan: MinutePlan, breaches: Sequence[Breaches], notices: Mappi
     for rule in map(alerting_rule, ALERTING_PLACES):
         has_incident = any(incident.rule == rule and incident.has(plan.start_s) for incident in breaches)
         if has_incident != (rule == expected):
-            yield f"no incident of {rule}" if rule == expected else f"an incident of {rule} that is none"
+            yield f"no incident of {rule}" if rule == expected else f"an incident of {rule} without a breach"
     # The first minutes of an hour open an incident. Later ones are in the next reminder, at the latest in that of the
     # next hour's first minutes.
     later = [start_s for start_s in notices if 0 <= start_s - plan.start_s <= NOTIFIED_WITHIN_S]
@@ -327,14 +327,14 @@ def read_results(connection: Connection, minutes: Collection[int]) -> dict[int, 
             window.pipeline == CANARY, window.window_start.in_(minutes)
         )
     ).all()
-    names: dict[int, list[Missing]] = {}
+    names: dict[int, list[MissingName]] = {}
     for name in connection.execute(
         select(missing.window_start, missing.message_id, missing.kind, missing.places, missing.last_checkpoint).where(
             missing.pipeline == CANARY, missing.window_start.in_(minutes)
         )
     ):
         names.setdefault(name.window_start, []).append(
-            Missing(name.message_id, name.kind, tuple(name.places), name.last_checkpoint)
+            MissingName(name.message_id, name.kind, tuple(name.places), name.last_checkpoint)
         )
     return {
         row.window_start: Result(row.revision, Window.unpack(row.document), tuple(names.get(row.window_start, ())))

@@ -99,8 +99,8 @@ class BlockReader:
             return None
         wants = wanted(plan)
         few, size = [record for record in records if wants(record)], 0
-        with closing(self.log.records(ranges)) as found:
-            for record in filter(wants, found):
+        with closing(self.log.records(ranges)) as logged:
+            for record in filter(wants, logged):
                 few.append(record)
                 size += len(record.value)
                 if size > FEW_BYTES:

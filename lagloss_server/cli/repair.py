@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from math import ceil
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,9 +17,10 @@ from lagloss_server.base.fields import parse_duration_ms
 from lagloss_server.base.settings import Settings
 from lagloss_server.base.times import parse_time_s
 from lagloss_server.cli.options import AsJson, DataDir, open_store
+from lagloss_server.ops.signals import run_until_signal
 
 if TYPE_CHECKING:
-    from lagloss_server.repair.statement import RepairDocument
+    from lagloss_server.repair.statement import RepairDocument, StatementDocument
 
 TIMEOUT: str = "5m"
 
@@ -111,8 +110,14 @@ def repair(
                 detail=f"not declared as `idempotent: true`: {nodes}. A message that such a node receives a second time"
                 " can have a second effect; declare it in the definition, or add --i-know"
             )
-        with _stopping() as stopping:
-            document = carry_out(store, bootstrap, prepared, timeout_s, stopping, say)
+        documents: list[StatementDocument] = []
+        stopping = threading.Event()  # after the transaction under way
+
+        def work() -> None:
+            documents.append(carry_out(store, bootstrap, prepared, timeout_s, stopping, say))
+
+        run_until_signal("repair", work, stopping.set)
+    (document,) = documents
     _print(document, statement_lines(document), as_json=as_json)
     if code := exit_code(document):
         raise typer.Exit(code)
@@ -135,18 +140,6 @@ def _stop(settings: Settings, repair_id: str, *, as_json: bool) -> None:
         typer.echo(json.dumps({"repair": stored.name, "state": stored.state, "stop_reason": stored.stop_reason}))
     else:
         typer.echo(f"{stored.name} stops after its current transaction")
-
-
-@contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """Let Ctrl-C and SIGTERM set an event, so that a transaction is ended before the command is."""
-    event = threading.Event()
-    before = {number: signal.signal(number, lambda *_: event.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _seconds(text: str) -> float:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from canary.plan import HOUR_S, MINUTE_S, MinutePlan, plan_of
-from canary.sender import Lane
-from canary.witness import Breaches, Judgement, Missing, Notice, Result, judge
+from canary.sender import CanaryLane
+from canary.witness import Breaches, Judgement, MissingName, Notice, Result, judge
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import MemoryOutlet, Outlet
@@ -38,14 +38,14 @@ class Past:
     make_outlet: Callable[[], Outlet]
     opened: ExitStack
     emitters: dict[str, Emitter] = field(default_factory=dict)
-    lanes: list[Lane] = field(default_factory=list)
+    lanes: list[CanaryLane] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for node in (APP, RELAY, STORE):
             emitter = Emitter(CANARY, node, first=node == APP, traces=False, outlet=self.make_outlet)
             self.opened.callback(emitter.close)
             self.emitters[node] = emitter
-            self.lanes.append(Lane(node))
+            self.lanes.append(CanaryLane(node))
             emitter.follow(self.lanes[-1])
             emitter.processing().done()  # from here on it reports its work in flight: none
 
@@ -154,7 +154,8 @@ def judged(world: World, plan: MinutePlan) -> Judgement:
     """Judge a minute of a world, by the aggregator's own functions, and compare it with its plan."""
     closing = close_in_memory(world, plan.start_s, 100)
     missing = tuple(
-        Missing(message.id.name, message.kind, message.places, message.last_checkpoint) for message in closing.missing
+        MissingName(message.id.name, message.kind, message.places, message.last_checkpoint)
+        for message in closing.missing
     )
     return alerted(plan, Result(1, closing.result, missing))
 

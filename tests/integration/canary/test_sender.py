@@ -10,7 +10,7 @@ import pytest
 
 from canary import sender as sending
 from canary.plan import LOSING, MESSAGES, MINUTE_S, Fate, MinutePlan, plan_of
-from canary.sender import Disturbed, Sender
+from canary.sender import CanarySender, Disturbed
 from lagloss.broker.topics import connect, create_canary_topic
 from lagloss.testing import RecordedPipeline, recorded
 from tests.support.closers import wait_until
@@ -57,7 +57,7 @@ def pipeline() -> Iterator[RecordedPipeline]:
 def test_each_message_meets_its_fate_and_no_other(kafka_bootstrap: str, topic: str, pipeline: RecordedPipeline) -> None:
     plan = rich_plan()
     clock = Clock(plan.start_s)
-    sender = Sender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: clock.now_s)
+    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: clock.now_s)
 
     minute = sender.send(plan, clock.tick)
 
@@ -92,7 +92,7 @@ def test_a_minute_without_its_topic_is_disturbed_and_leaves_nothing_in_flight(
     admin.delete_topics([topic])[topic].result(20)
     plan = rich_plan()
     clock = Clock(plan.start_s)
-    sender = Sender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: clock.now_s)
+    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: clock.now_s)
 
     with pytest.raises(Disturbed, match=topic):
         sender.send(plan, clock.tick)
@@ -111,7 +111,7 @@ def test_a_sender_that_was_paused_says_so(
     def pausing(wait_s: float) -> None:
         clock.now_s += wait_s if clock.now_s < plan.start_s + 2 else pause_s
 
-    sender = Sender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: clock.now_s)
+    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: clock.now_s)
     with pytest.raises(Disturbed, match="the sender was paused"):
         sender.send(plan, pausing)
     sender.close()
@@ -122,7 +122,7 @@ def test_a_tick_can_end_a_minute(kafka_bootstrap: str, topic: str, pipeline: Rec
         raise Disturbed("the clock was set by +60 s")
 
     plan = rich_plan()
-    sender = Sender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: plan.start_s)
+    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: plan.start_s)
     with pytest.raises(Disturbed, match="the clock was set"):
         sender.send(plan, ending)
     sender.close()

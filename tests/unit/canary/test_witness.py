@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from canary.plan import CORRUPTING, HOUR_S, LOSING, MESSAGES, MINUTE_S, MinutePlan, plan_of
-from canary.witness import Breaches, Judgement, Missing, Notice, Result, judge, window_start_of
+from canary.witness import Breaches, Judgement, MissingName, Notice, Result, judge, window_start_of
 from lagloss_server.model.canary import ALERTING_PLACES, APP, CANARY, RELAY, STORE, alerting_rule
 from lagloss_server.model.window import (
     CheckpointCounts,
@@ -107,7 +107,7 @@ def true_result(plan: MinutePlan) -> Result:
     return Result(
         1,
         true_window(plan),
-        tuple(Missing(name, "lost", (place,), last_checkpoint(place)) for name, place in plan.lost.items()),
+        tuple(MissingName(name, "lost", (place,), last_checkpoint(place)) for name, place in plan.lost.items()),
     )
 
 
@@ -234,7 +234,7 @@ def test_a_loss_that_is_named_otherwise_is_not_named(change: dict[str, Any]) -> 
 def test_a_message_that_is_lost_only_by_name_is_invented(fate: Any) -> None:
     result = true_result(PLAN)
     victim = PLAN.of_fate(fate)[0].id
-    missing = (*result.missing, Missing(victim, "lost", (ALERTING_PLACES[0],), "app.out"))
+    missing = (*result.missing, MissingName(victim, "lost", (ALERTING_PLACES[0],), "app.out"))
 
     judgement = judge(PLAN, replace(result, missing=missing), true_breaches(PLAN), true_notices(PLAN))
 
@@ -257,7 +257,7 @@ def test_an_incident_that_is_missing_or_of_the_other_rule_is_found() -> None:
 
     assert judge(PLAN, true_result(PLAN), [], true_notices(PLAN)).problems == (f"no incident of {expected}",)
     problems = judge(PLAN, true_result(PLAN), [*true_breaches(PLAN), *wrong], true_notices(PLAN)).problems
-    assert problems == (f"an incident of {other} that is none",)
+    assert problems == (f"an incident of {other} without a breach",)
 
 
 def test_a_minute_is_notified_by_a_later_one_within_minutes() -> None:

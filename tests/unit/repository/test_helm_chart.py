@@ -222,7 +222,7 @@ def test_ports_are_those_that_the_services_listen_on_and_find_each_other_by(valu
 
 
 def _readiness(component: str, values: tuple[str, ...]) -> str:
-    if component == "aggregator":
+    if component in ("aggregator", "canary"):
         return "/readyz?exclude=lease"  # decisions/0024
     if component == "collector":  # its spool is for a Kafka away, its cache for a PostgreSQL away
         return "/livez" if values != SMALL else "/readyz?exclude=postgresql"

@@ -11,6 +11,7 @@ PACKAGES = (
     "lagloss",
     "lagloss_server",
     "aggregator",
+    "canary",
     "collector",
     "alerting",
     "dashboard",
