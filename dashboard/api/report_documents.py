@@ -10,6 +10,7 @@ from dashboard.queries.incident_documents import IncidentDocument, IncidentLinks
 from dashboard.queries.overview import IncidentCounts, ShareDocument
 from dashboard.queries.series import QualityDocument
 from dashboard.reports.trend import Trend
+from lagloss_server.incidents.repairs import RepairRecordDocument
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.hops import HopKind
 from lagloss_server.model.time_range import FromTo
@@ -247,6 +248,14 @@ class ReportedIncidents(TypedDict):
     list: Sequence[ReportedIncident]
 
 
+class RepairsDocument(TypedDict):
+    """Repairs of windows of the range, oldest first. `lost_before`: messages that were lost before them, and are not
+    now."""
+
+    lost_before: Interval
+    list: Sequence[RepairRecordDocument]
+
+
 class ReportDocument(TypedDict):
     """The SLA report of a pipeline over a range: see `Report`."""
 
@@ -269,6 +278,7 @@ class ReportDocument(TypedDict):
     worst_hours: list[WorstHourDocument]
     quality: list[QualityDocument]
     jobs: list[JobStatsDocument]
+    repairs: RepairsDocument
     incidents: ReportedIncidents
 
 

@@ -226,7 +226,7 @@ def check_taps(settings: Settings) -> list[Check]:
 
 def check_services(settings: Settings) -> list[Check]:
     """Check that each service that `up` runs answers."""
-    return [_check_service(name, settings) for name in SERVICES if name != "canary" or settings.canary == "on"]
+    return [_check_service(name, settings) for name in SERVICES if name != "canary" or settings.canary_url]
 
 
 ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (

@@ -116,6 +116,7 @@ class ServiceStack:
         others = {
             name: getattr(settings, f"{name}_url")
             for name in ("aggregator", "alerting", "taps", "canary", "dashboard_health")
+            if name != "canary" or settings.canary == "on"
         }
         write_endpoints(self._dir, {**self.endpoints, **others})
 

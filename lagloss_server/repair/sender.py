@@ -143,8 +143,12 @@ class RepairSender:
         while True:
             try:
                 method(*values)
-            except KafkaException as error:
-                cause = kafka_error(error)
+            except (KafkaException, SystemError) as error:
+                # the client calls back although an error is set already, which Python makes a SystemError of
+                raised = error.__cause__ if isinstance(error, SystemError) else error
+                if not isinstance(raised, KafkaException):
+                    raise
+                cause = kafka_error(raised)
                 if cause.code() in _FENCED:
                     raise TakenOver(id=self._id) from error
                 if cause.retriable() and time.monotonic() < deadline:

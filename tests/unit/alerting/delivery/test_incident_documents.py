@@ -51,7 +51,7 @@ def test_list_and_show_print_these_fields_in_this_order() -> None:
     assert names(OPEN.document()) == {"": listed, **parts}
     shown = json.loads(json.dumps(IncidentRecord(OPEN, [], []).document(DASHBOARD)))
     more = {
-        "": f"{listed} destinations blame examples notes links changes deliveries",
+        "": f"{listed} destinations blame examples notes links changes deliveries repairs",
         "examples": EXAMPLE,
         "links": LINK_NAMES,
     }
