@@ -196,7 +196,7 @@ class Aggregator:
             watch = DefinitionRegistry(store.engine, store, self.metrics)
             follower = ReportConsumer(store.engine, self._reports, reports_id, self._clock, lambda: watch.waiting)
             notice_recreated_topics(store.engine, beacons.topic_id(), reports_id)
-            reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()), beacons)
+            reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
             watch.refresh()
             stack.enter_context(self.metrics.showing(lambda: read_newest(store, list(watch.newest.values()))))
             self.deferred = lambda: watch.deferred

@@ -1,15 +1,12 @@
-"""Reading blocks: exact offset ranges, filtered by key, through the kernel. By Spark, in one batch; few, in this
-process."""
+"""Reading blocks by Spark, in one batch: exact offset ranges, filtered by key, through the kernel."""
 
 from __future__ import annotations
 
 import functools
 import json
 import pickle
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,18 +23,15 @@ from lagloss.wire.format import BadReason, OffsetRange
 from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.ops.spark_session import FETCHING, SparkJob
-from lagloss_server.queries.beacon_log import BeaconLog, LogRecord
+from lagloss_server.queries.beacon_log import LogRecord
 from lagloss_server.queries.offset_ranges import records_in, rounds
 
 RECORDS_PER_BATCH: Final = 2_000
 """Blocks in an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
-FEW_RECORDS: Final = 10_000
-FEW_BYTES: Final = 16 << 20
-"""Of values. So few are read in this process, in a tenth of the time that Spark takes to begin."""
+FEW_RECORDS: Final = 500
+"""So many are counted in this process, without Spark's workers. Kafka by default takes no value above 1 MB: they stay
+below `spark.driver.maxResultSize`."""
 AGGREGATOR_JOB: Final = SparkJob("lagloss aggregator", "aggregator.kernel.worker_daemon", RECORDS_PER_BATCH)
-
-
-_KEY: Final = re.compile(rb"([A-Za-z0-9_-]+)/([0-9]{1,12})")
 
 
 @dataclass(frozen=True)
@@ -51,11 +45,6 @@ class Reading:
     value_bytes: int
 
 
-Count = Callable[[ReadPlan, int], Iterable[Part]]
-"""Counts the windows of a plan; where the second is not 0, the blocks are split into so many ranges of the id space
-first."""
-
-
 @dataclass(frozen=True)
 class BlockReader:
     """Reads windows of the beacons topic."""
@@ -65,58 +54,39 @@ class BlockReader:
     topic: str
     partitions: int
     """How many ranges of the id space a window that lies scattered is shuffled into."""
-    log: BeaconLog | None = None
-    """What reads few records; without it, Spark reads all."""
+    few: int = FEW_RECORDS
+    """Up to so many records are counted in this process."""
 
     def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan, records: Sequence[LogRecord] = ()) -> Reading:
         """Count the planned windows in these ranges (merged, and clamped to what the broker holds), and in records that
         were read before.
 
         Raises:
-            KafkaException, Py4JError: they could not be read.
+            Py4JError: they could not be read.
         """
-        few = self._few(ranges, plan, records)
-        return self._settled(self._by_spark(ranges, records) if few is None else _in_this_process(few), plan)
-
-    def _settled(self, count: Count, plan: ReadPlan) -> Reading:
-        reading = gather(count(plan, 0), plan)
+        reading = gather(self._count(ranges, records, plan), plan)
         again = to_read_again(reading, plan)
         if not again:
             return reading
         retry = ReadPlan(again, plan.pipelines)  # without `audited`: the first read has counted the strays
-        result = gather(count(retry, self.partitions), retry)
+        result = gather(self._count(ranges, records, retry, self.partitions), retry)
         # bad blocks are counted by the first read: this one has split those whose fault is not in their columns
         facts = {
             key: replace(facts, scattered=False, bad=reading.facts[key].bad) for key, facts in result.facts.items()
         }
         return replace(reading, facts={**reading.facts, **facts}, value_bytes=reading.value_bytes + result.value_bytes)
 
-    def _few(
-        self, ranges: Sequence[OffsetRange], plan: ReadPlan, records: Sequence[LogRecord]
-    ) -> list[LogRecord] | None:
-        """Return the records that the plan wants; None if they are too many for this process."""
-        if self.log is None or records_in(ranges) + len(records) > FEW_RECORDS:
-            return None
-        wants = wanted(plan)
-        few, size = [record for record in records if wants(record)], 0
-        with closing(self.log.records(ranges)) as logged:
-            for record in filter(wants, logged):
-                few.append(record)
-                size += len(record.value)
-                if size > FEW_BYTES:
-                    return None
-        return few
-
-    def _by_spark(self, ranges: Sequence[OffsetRange], records: Sequence[LogRecord]) -> Count:
-        is_spread = len(rounds(ranges)) > 1 or bool(records)
-
-        def count(plan: ReadPlan, targets: int) -> list[Part]:
-            blocks = self.blocks(ranges, plan, records)
-            if targets:
-                blocks = blocks.mapInArrow(functools.partial(scatter, targets=targets), INPUT)
-            return self._collect(self._kernel(blocks, plan, together=is_spread or bool(targets)))
-
-        return count
+    def _count(
+        self, ranges: Sequence[OffsetRange], records: Sequence[LogRecord], plan: ReadPlan, targets: int = 0
+    ) -> list[Part]:
+        """Count the windows of a plan; `targets`: split the blocks into so many ranges of the id space first."""
+        blocks = self.blocks(ranges, plan, records)
+        if records_in(ranges) + len(records) <= self.few:
+            return _count_here(blocks.toArrow(), plan, targets)
+        if targets:
+            blocks = blocks.mapInArrow(functools.partial(scatter, targets=targets), INPUT)
+        is_spread = len(rounds(ranges)) > 1 or bool(records) or bool(targets)
+        return self._collect(self._kernel(blocks, plan, together=is_spread))
 
     def records(self, ranges: Sequence[OffsetRange], records: Sequence[LogRecord] = ()) -> DataFrame:
         """Read the records of these ranges, columns as in INPUT."""
@@ -185,52 +155,18 @@ def is_wanted(plan: ReadPlan) -> Column:
     return is_wanted_window | key.isNull() | odd
 
 
-def wanted(plan: ReadPlan) -> Callable[[LogRecord], bool]:
-    """Return what `is_wanted` is for Spark: whether a record is of a wanted window by its key, or has one that no good
-    block could have."""
-
-    def wants(record: LogRecord) -> bool:
-        key = record.key
-        if key is None or key in plan.windows:
-            return True
-        match = _KEY.fullmatch(key)
-        if match is None or match[1].decode() not in plan.pipelines:
-            return True
-        return not is_in_reach(int(match[2]) * 1000, record.appended_ms)
-
-    return wants
-
-
 def _is_one_of(expression: str, names: Sequence[str]) -> Column:
     """Return the condition that an expression is one of these names, which hold letters, digits, `-`, `_` and `/` only.
     As one text: literals would be a call into the JVM each, and there may be thousands."""
     return F.expr(f"{expression} IN ({', '.join(map(repr, names))})") if names else F.lit(False)
 
 
-def _in_this_process(records: Sequence[LogRecord]) -> Count:
-    def count(plan: ReadPlan, targets: int) -> Iterator[Part]:
-        batches: Iterable[pa.RecordBatch] = [batch_of(records)]
-        if targets:
-            batches = [_by_partition(batch) for batch in scatter(batches, targets)]
-        for counted in count_partitions(batches, plan):
-            yield from map(pickle.loads, counted.column("part").to_pylist())
-
-    return count
-
-
-def batch_of(records: Iterable[LogRecord]) -> pa.RecordBatch:
-    """Return records as the kernel takes them (columns as in INPUT), in the order of the log."""
-    ordered = sorted(records, key=lambda record: (record.partition, record.offset))
-    kinds = {"partition": pa.int32(), "offset": pa.int64(), "appended_ms": pa.int64()}
-    columns = {
-        name: pa.array([getattr(record, name) for record in ordered], kinds.get(name, pa.binary()))
-        for name in ("partition", "offset", "appended_ms", "key", "value")
-    }
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def _by_partition(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.sort_by([("partition", "ascending"), ("offset", "ascending")])
+def _count_here(blocks: pa.Table, plan: ReadPlan, targets: int) -> list[Part]:
+    if targets:
+        blocks = pa.Table.from_batches(scatter(blocks.to_batches(), targets), blocks.schema)
+    in_order = blocks.sort_by([("partition", "ascending"), ("offset", "ascending")]).combine_chunks()
+    counted = count_partitions(in_order.to_batches(), plan)
+    return [pickle.loads(part) for batch in counted for part in batch.column("part").to_pylist()]
 
 
 def gather(parts: Iterable[Part], plan: ReadPlan) -> Reading:

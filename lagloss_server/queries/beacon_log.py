@@ -60,8 +60,6 @@ class BeaconLog:
                     "fetch.wait.max.ms": 10,
                     # Spark reads so, too: a transaction that stays open must hold up no read of what lies behind it.
                     "isolation.level": "read_uncommitted",
-                    # what retention deletes while it is read ends the read; another begins with what is left
-                    "auto.offset.reset": "error",
                     "enable.partition.eof": True,  # a range may end in a transaction's marker, which no poll returns
                     **common,
                 }

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
-from aggregator.kernel.spark_reader import BlockReader
+from aggregator.kernel.spark_reader import FEW_RECORDS, BlockReader
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
@@ -80,12 +80,12 @@ class Driven:
 
 @contextmanager
 def driven(
-    spark: SparkSession, bootstrap: str, store: Store, beacons: str, reports: str, *, by_spark: bool = False
+    spark: SparkSession, bootstrap: str, store: Store, beacons: str, reports: str, *, few: int = FEW_RECORDS
 ) -> Iterator[Driven]:
-    """An aggregator's parts on these topics, its stream running; `by_spark`: Spark reads all, however few."""
+    """An aggregator's parts on these topics, its stream running; `few`: so many records are counted without workers."""
     logs = BeaconLog(bootstrap, beacons), BeaconLog(bootstrap, reports)
     follower = ReportConsumer(store.engine, reports, logs[1].topic_id())
-    reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()), None if by_spark else logs[0])
+    reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()), few)
     metrics = AggregatorMetrics()
     watch = DefinitionRegistry(store.engine, store, metrics)
     watch.refresh()

@@ -24,6 +24,7 @@ from aggregator.closing.context import JudgementContext
 from aggregator.closing.prover import Prover
 from aggregator.closing.schedule import SETTLE_MS
 from aggregator.closing.window_store import Closing, read_facts
+from aggregator.kernel.spark_reader import FEW_RECORDS
 from aggregator.maintenance.tasks import WINDOWS_PER_ROUND
 from aggregator.set_aside import RETRY_MS, Item
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
@@ -55,9 +56,9 @@ NODES = ("src", "mid", "snk")
 @pytest.mark.parametrize(
     "seed", [3, 7, 209, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (289, 1093, 1699))]
 )
-@pytest.mark.parametrize("by_spark", [True, False])
+@pytest.mark.parametrize("few", [0, FEW_RECORDS])
 def test_a_world_in_kafka_is_judged_as_the_oracle_judges_it(
-    seed: int, by_spark: bool, spark: SparkSession, kafka_bootstrap: str, store: Store
+    seed: int, few: int, spark: SparkSession, kafka_bootstrap: str, store: Store
 ) -> None:
     world, start_s = make_world(random.Random(seed))
     placed = put_world(kafka_bootstrap, world)
@@ -65,7 +66,7 @@ def test_a_world_in_kafka_is_judged_as_the_oracle_judges_it(
     for at_ms, definition in definitions:
         store.apply(definition, at_ms)
     name = definitions[0][1].name
-    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports, by_spark=by_spark) as parts:
+    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports, few=few) as parts:
         parts.follow_all()
         parts.closer.close_windows([(name, start_s)], world.now_ms)
     (found,) = [
@@ -376,9 +377,9 @@ def test_blocks_that_lie_in_wrong_partitions_are_shuffled_and_counted_once(chain
     assert (window["messages"], window["delivered"], window["lost"]["max"]) == (200, 200, 0)
 
 
-@pytest.mark.parametrize("by_spark", [True, False])
+@pytest.mark.parametrize("few", [0, FEW_RECORDS])
 def test_bad_records_are_counted_by_reason_and_spoil_nothing(
-    by_spark: bool, spark: SparkSession, kafka_bootstrap: str, store: Store
+    few: int, spark: SparkSession, kafka_bootstrap: str, store: Store
 ) -> None:
     world = worked_case().world()
     placed = put_world(kafka_bootstrap, world)
@@ -403,7 +404,7 @@ def test_bad_records_are_counted_by_reason_and_spoil_nothing(
     for bad_key, value in bad.values():
         producer.produce(placed.beacons, value, bad_key, partition=0, timestamp=START_MS + 2_000)
     producer.flush(10)
-    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports, by_spark=by_spark) as parts:
+    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports, few=few) as parts:
         parts.follow_all()
         parts.closer.close_windows([("clicks", START_S)], world.now_ms)
     with store.engine.connect() as connection:
