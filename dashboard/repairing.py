@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from confluent_kafka import KafkaException
@@ -19,10 +19,10 @@ from lagloss_server.base import format as fmt
 from lagloss_server.base.settings import Settings
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.incident import incident as read_incident
-from lagloss_server.repair.preparation import Prepared, prepare
-from lagloss_server.repair.runner import carry_out
-from lagloss_server.repair.statement import plan_document, plan_lines
 from lagloss_server.store.store import Store
+
+if TYPE_CHECKING:
+    from lagloss_server.repair.preparation import Prepared
 
 SEND_ALL_THE_SAME: Final = "send"
 """Choice of an operator who knows that nodes are not declared idempotent."""
@@ -61,7 +61,12 @@ def repair(
         NotConfirmed: the count is not that of the dry run, which is in the message.
         NotAllowed, UnknownIncident, AmbiguousIncident, UsageError: as `prepare`; or it is running.
         KafkaUnreachable: the brokers do not answer.
+        NumbaMissing: the dashboard's installation cannot read records.
     """
+    # not before somebody repairs: 60 MB, which not every installation has
+    from lagloss_server.repair.preparation import prepare
+    from lagloss_server.repair.statement import plan_document, plan_lines
+
     doer(author)
     incident = read_incident(store, incident_id)
     require_operator_of(incident.pipeline)
@@ -103,6 +108,8 @@ def repair(
 
 def _send(key: tuple[str, str, int, int], store: Store, bootstrap: str, prepared: Prepared) -> None:
     """Carry a repair out. Should this process end, the next one who begins the repair goes on with it."""
+    from lagloss_server.repair.runner import carry_out
+
     try:
         document = carry_out(store, bootstrap, prepared, TIMEOUT_S, threading.Event(), lambda _: None)
         _log.info("repaired", repair=document["repair"], sent=document["sent"], arrived=document["arrived"])

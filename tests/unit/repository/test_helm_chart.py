@@ -262,7 +262,7 @@ def test_images_are_those_of_the_dockerfile(values: tuple[str, ...]) -> None:
     assert re.findall(r"^USER (\d+):\1$", dockerfile, re.MULTILINE)[-1] == "10001"
     for component, pod in workloads(rendered(*values)).items():
         name, _, tag = pod.container["image"].rpartition("/")[2].partition("@" if values != SMALL else ":")
-        assert name == ("lagloss-aggregator" if component in ("aggregator", "taps") else "lagloss")
+        assert name == ("lagloss-aggregator" if component in ("aggregator", "taps", "dashboard") else "lagloss")
         assert tag == lagloss.__version__ if values == SMALL else re.fullmatch("sha256:[0-9a-f]{64}", tag)
         module = pod.container["command"][-1]
         assert module == "infinity" or (ROOT / module.replace(".", "/")).is_dir() or component == "prepare"

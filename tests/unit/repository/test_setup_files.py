@@ -212,7 +212,7 @@ def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_
             port = service["environment"][f"LAGLOSS_{ports[name]}_PORT"]
             assert service["healthcheck"]["test"][-2:] == [port, "/healthz"]
             assert service["build"]["target"] in stages
-            assert (service["build"]["target"] == "aggregator") == (name in ("aggregator", "taps"))
+            assert (service["build"]["target"] == "aggregator") == (name in ("aggregator", "taps", "dashboard"))
 
 
 OURS = ("prepare", "aggregator", "alerting", "canary", "collector", "dashboard", "taps")

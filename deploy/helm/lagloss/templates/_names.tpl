@@ -35,7 +35,7 @@ labels:
 {{- end -}}
 
 {{- define "lagloss.image" -}}
-{{- $image := index .root.Values.image (has .name (list "aggregator" "taps") | ternary "aggregator" "services") -}}
+{{- $image := index .root.Values.image (has .name (list "aggregator" "taps" "dashboard") | ternary "aggregator" "services") -}}
 {{- with .root.Values.image.registry }}{{ . }}/{{ end }}{{ $image.repository }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ default .root.Chart.AppVersion $image.tag }}{{ end -}}
 {{- end -}}
