@@ -5,6 +5,8 @@ even if nothing of lagloss is left to notify anybody. Another URL gets the reaso
 from __future__ import annotations
 
 import threading
+import time
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 import httpx2
@@ -22,6 +24,8 @@ VALID_S: Final = 90.0
 SILENT_S: Final = 240.0
 """A witness that has said nothing for so long is a failure of its own."""
 LOOK_S: Final = 0.5
+CLOCK_OFF_S: Final = 120.0
+"""A wall clock that differs by more than this from the receiver's is wrong."""
 
 _log = structlog.get_logger("lagloss.canary")
 
@@ -41,6 +45,8 @@ class Heartbeat:
         self._problem: str | None = None
         """Why the canary is not right; empty if it is; None: nothing can be said."""
         self._said_s = boot_s()
+        self._clock_problem = ""
+        """Why this host's clock is wrong, by the only one that is outside of lagloss; empty if it is right."""
         self._has_failed = False
         """The failure's URL knows of it."""
         self._ok_due_s = self._fail_due_s = 0.0
@@ -69,6 +75,10 @@ class Heartbeat:
             problem = problem or f"the witness has said nothing for {age_s / 60:.0f} min: does PostgreSQL answer?"
         elif problem is None or (not problem and age_s > VALID_S):
             return
+        elif not problem and self._clock_problem and now_s >= self._ok_due_s:
+            self._ok_due_s = now_s + EVERY_S
+            self._ask_the_time()
+        problem = problem or self._clock_problem
         if not problem:
             self._has_failed = False
             if self._url and now_s >= self._ok_due_s:
@@ -90,7 +100,26 @@ class Heartbeat:
             self._metrics.heartbeats.labels(kind, "failed").inc()
             return False
         self._metrics.heartbeats.labels(kind, "sent").inc()
+        self._compare_clocks(response)
         return True
+
+    def _ask_the_time(self) -> None:
+        """Compare clocks without a heartbeat: any path of the receiver but that of its URL has a date, too."""
+        try:
+            self._compare_clocks(self._client.head(httpx2.URL(self._url).join("/")))
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            _log.warning("heartbeat_failed", kind="clock", error=type(error).__name__)
+
+    def _compare_clocks(self, response: httpx2.Response) -> None:
+        try:
+            off_s = time.time() - parsedate_to_datetime(response.headers["date"]).timestamp()
+        except (KeyError, ValueError):  # it does not say
+            return
+        was, self._clock_problem = self._clock_problem, ""
+        if abs(off_s) > CLOCK_OFF_S:
+            self._clock_problem = f"the clock of this host is {off_s / 60:+.0f} min off, by the heartbeat receiver's"
+        if bool(was) != bool(self._clock_problem):
+            _log.warning("clock_compared", problem=self._clock_problem)
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_S):

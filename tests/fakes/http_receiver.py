@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,9 +31,11 @@ class Reply:
 
 
 class HttpReceiver:
-    """Runs while its block does, on loopback. Answers with the next of `replies`; with `answer` when there are none."""
+    """Runs while its block does, on loopback. Answers with the next of `replies`; with `answer` when there are none.
+    `ahead_s`: by how much its clock is ahead."""
 
     def __init__(self, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.ahead_s = 0.0
         self.replies: list[Reply] = []
         self.requests: list[Request] = []
         self._server = ThreadingHTTPServer((host, port), self._handler())
@@ -74,7 +77,10 @@ class HttpReceiver:
                 self.end_headers()
                 self.wfile.write(reply.body)
 
-            do_GET = do_POST  # noqa: N815  # as http.server names it
+            do_GET = do_HEAD = do_POST  # noqa: N815  # as http.server names it
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string((timestamp or time.time()) + receiver.ahead_s)
 
             def log_message(self, *_arguments: object) -> None:
                 pass

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from canary.heartbeat import EVERY_S, RETRY_S, SILENT_S, Heartbeat
+from canary.heartbeat import CLOCK_OFF_S, EVERY_S, RETRY_S, SILENT_S, Heartbeat
 from canary.metrics import CanaryMetrics
 from canary.sender import boot_s
 from tests.fakes.http_receiver import HttpReceiver, Reply
@@ -73,3 +73,16 @@ def test_a_witness_that_hangs_stops_the_heart_and_is_a_failure_later(receiver: H
         beat.turn(now_s + later_s)
     assert asked(receiver) == ["/ok", "/ok", "/fail"]
     assert b"the witness has said nothing" in receiver.requests[-1].body
+
+
+def test_a_clock_that_is_wrong_by_the_receivers_stops_the_heart_until_it_is_right(receiver: HttpReceiver) -> None:
+    beat, now_s = heartbeat(receiver), boot_s()
+    for minute, ahead_s in enumerate((0.0, CLOCK_OFF_S / 2, -600.0, -600.0, -600.0, 0.0, 0.0, 0.0)):
+        receiver.ahead_s = ahead_s
+        beat.say("", now_s + minute * EVERY_S)
+        beat.turn(now_s + minute * EVERY_S)
+        beat.turn(now_s + minute * EVERY_S + 1.0)
+    # the third beat meets the clock that is off; two looks at it later it is right again, and a minute later the heart
+    # beats
+    assert asked(receiver) == ["/ok", "/ok", "/ok", "/fail", "/", "/", "/", "/ok", "/ok"]
+    assert receiver.requests[3].body == b"the clock of this host is +10 min off, by the heartbeat receiver's"
