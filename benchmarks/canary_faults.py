@@ -2,6 +2,9 @@
 
 A `lagloss up` with servers of its own runs until its heart beats. Then each fault is made, the time until the last beat
 is taken, and the fault is mended; the next one begins when the heart beats again. A fault takes about ten minutes.
+
+As root it lies on small disks of its own, and where libfaketime is installed its clock can be set: else the faults of
+disks and of the clock are left out. `up` is stopped in all others, for it would restart what does not answer.
 """
 
 from __future__ import annotations
@@ -9,12 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
@@ -29,12 +33,16 @@ from lagloss.broker.topics import BEACONS
 from lagloss_server.base.instances import read_endpoints
 from lagloss_server.model.canary import CANARY_TOPIC
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from pipeline_under_test.stream.processes import process_faults
 
 BOUND_S: Final = 300.0
 FIRST_S: Final = 900.0
 """Until the heart beats."""
 SILENT_S: Final = 130.0
 """Two beats are missing: it has stopped."""
+CLOCK_S: Final = 600
+DISKS_MB: Final = {"": 3_000, "postgres": 600}
+"""Folders of the data directory that are disks of their own."""
 
 
 class Heart(ThreadingHTTPServer):
@@ -81,11 +89,21 @@ class Heart(ThreadingHTTPServer):
             time.sleep(0.5)
 
 
+def processes_of(root: psutil.Process, *words: str) -> list[psutil.Process]:
+    """Return the processes that `up` has started with these words in their command lines, and all that they started."""
+    found = [
+        child
+        for child in root.children(recursive=True)
+        if all(any(word in part for part in child.cmdline()) for word in words)
+    ]
+    return list(dict.fromkeys(process for child in found for process in (child, *child.children(recursive=True))))
+
+
 @contextmanager
-def stopped(name: str, root: psutil.Process) -> Iterator[None]:
-    """Stop a service and all that it started, as a hang does; and `up` first, which would end it after a minute."""
-    service = next(child for child in root.children() if name in child.cmdline())
-    processes = [root, service, *service.children(recursive=True)]
+def stopped(root: psutil.Process, *words: str) -> Iterator[None]:
+    """Stop processes, as a hang does: what they listen on accepts connections and answers none."""
+    processes = [root, *processes_of(root, *words)]
+    assert len(processes) > 1, words
     for process in processes:
         process.suspend()
     try:
@@ -97,18 +115,17 @@ def stopped(name: str, root: psutil.Process) -> Iterator[None]:
 
 
 @contextmanager
-def server_stopped(word: str, root: psutil.Process) -> Iterator[None]:
-    """Stop a server: it accepts connections and answers none."""
-    servers = [child for child in root.children() if any(word in part for part in child.cmdline()[:30])]
-    processes = [root, *servers, *(process for server in servers for process in server.children(recursive=True))]
+def killed(root: psutil.Process, *words: str) -> Iterator[None]:
+    """Kill processes; once it is mended, `up` starts them again."""
+    processes = processes_of(root, *words)
+    root.suspend()
     for process in processes:
-        process.suspend()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     try:
         yield
     finally:
-        for process in reversed(processes):
-            with suppress(psutil.NoSuchProcess):
-                process.resume()
+        root.resume()
 
 
 @contextmanager
@@ -119,37 +136,117 @@ def topic_deleted(name: str, data_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def database_read_only(data_dir: Path) -> Iterator[None]:
-    """Let no new transaction write, and end the connections there are."""
+def database_changed(data_dir: Path, *, by: str, back: str) -> Iterator[None]:
+    """Run statements on the database, and others afterwards; `%s` is its name. Other connections are ended."""
+    end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
     with psycopg.connect(read_endpoints(data_dir)["database"], autocommit=True) as connection:
         row = connection.execute("SELECT current_database()").fetchone()
         assert row is not None
-        set_to = f'ALTER DATABASE "{row[0]}" SET default_transaction_read_only = '
-        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-        connection.execute((set_to + "on").encode())
+        connection.execute(by.replace("%s", row[0]).encode())
         connection.execute(end.encode())
         try:
             yield
         finally:
             connection.execute(b"SET default_transaction_read_only = off")
-            connection.execute((set_to + "off").encode())
+            connection.execute(back.replace("%s", row[0]).encode())
             connection.execute(end.encode())
 
 
-def faults(root: psutil.Process, data_dir: Path) -> dict[str, Callable[[], object]]:
+READ_ONLY: Final = 'ALTER DATABASE "%s" SET default_transaction_read_only = '
+DROP_NOTICES: Final = """
+    CREATE FUNCTION drop_notice() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.notice := NULL; RETURN NEW; END $$;
+    CREATE TRIGGER drop_notice BEFORE UPDATE OF notice ON canary_minute FOR EACH ROW EXECUTE FUNCTION drop_notice()
+"""
+
+
+@contextmanager
+def disk_full(folder: Path) -> Iterator[None]:
+    """Fill a disk to its last byte."""
+    balloon = folder / "balloon"
+    with balloon.open("wb") as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 20))
+    try:
+        yield
+    finally:
+        balloon.unlink()
+
+
+@contextmanager
+def clock_set(file: Path) -> Iterator[None]:
+    """Set the clock of all processes ten minutes ahead."""
+    file.write_text(f"+{CLOCK_S}s")
+    try:
+        yield
+    finally:
+        file.write_text("+0s")
+
+
+def faults(root: psutil.Process, data_dir: Path, clock: Path | None) -> dict[str, Callable[[], object]]:
     """Return the faults by name; each a context within which it lasts. Those that are not mended come last."""
+    services = ("aggregator", "alerting", "taps", "collector", "canary")
     made: dict[str, Callable[[], object]] = {
-        f"{name} stopped": lambda name=name: stopped(name, root)  # type: ignore[misc]
-        for name in ("aggregator", "alerting", "taps", "collector", "canary")
+        f"{name} {how.__name__}": lambda name=name, how=how: how(root, "-m", name)  # type: ignore[misc]
+        for how in (stopped, killed)
+        for name in services
     }
-    return {
-        **made,
-        "PostgreSQL stopped": lambda: server_stopped("postgres", root),
-        "PostgreSQL read-only": lambda: database_read_only(data_dir),
-        "Kafka stopped": lambda: server_stopped("kafka.Kafka", root),
+    made |= {
+        "Spark stopped": lambda: stopped(root, "org.apache.spark.deploy.SparkSubmit"),
+        "PostgreSQL stopped": lambda: stopped(root, "postgres"),
+        "Kafka stopped": lambda: stopped(root, "kafka.Kafka"),
+        "PostgreSQL read-only": lambda: database_changed(data_dir, by=READ_ONLY + "on", back=READ_ONLY + "off"),
+        "a column of another migration": lambda: database_changed(
+            data_dir,
+            by='ALTER TABLE "window" RENAME COLUMN document TO document_2',
+            back='ALTER TABLE "window" RENAME COLUMN document_2 TO document',
+        ),
+        "a receiver that accepts and drops": lambda: database_changed(
+            data_dir, by=DROP_NOTICES, back="DROP FUNCTION drop_notice() CASCADE"
+        ),
+    }
+    if clock is not None:
+        made["clock ten minutes ahead"] = lambda: clock_set(clock)
+    made |= {
         f"topic {CANARY_TOPIC} deleted": lambda: topic_deleted(CANARY_TOPIC, data_dir),
         f"topic {BEACONS} deleted": lambda: topic_deleted(BEACONS, data_dir),
     }
+    if os.geteuid() == 0:
+        made["PostgreSQL's disk full"] = lambda: disk_full(data_dir / "postgres")
+        made["disk full"] = lambda: disk_full(data_dir)
+    return made
+
+
+@contextmanager
+def _mounted(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@contextmanager
+def disks(data_dir: Path) -> Iterator[None]:
+    """Mount the disks of `DISKS_MB` in memory, if this is root."""
+    with ExitStack() as stack:
+        for name, size_mb in DISKS_MB.items() if os.geteuid() == 0 else ():
+            folder = data_dir / name
+            folder.mkdir(exist_ok=True)
+            options = f"size={size_mb}m,mode=0711"
+            subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+            stack.enter_context(_mounted(folder))
+        yield
+
+
+def clock_in(folder: Path) -> tuple[Path | None, dict[str, str]]:
+    """Return the file that sets the clock of all who have these variables; none without libfaketime."""
+    try:
+        variables = process_faults.environment(0.0)
+    except process_faults.NoFaketime:
+        return None, {}
+    del variables["FAKETIME"]
+    file = folder / "clock"
+    file.write_text("+0s")
+    return file, {**variables, "FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_CACHE_DURATION": "1"}
 
 
 def measure(heart: Heart, fault: Callable[[], object]) -> float:
@@ -168,15 +265,20 @@ def measure(heart: Heart, fault: Callable[[], object]) -> float:
 def run(names: Sequence[str] = ()) -> list[Figure]:
     """Make the faults, all or those named, and return how long the heart beat after each."""
     heart, figures = Heart(), []
-    os.environ |= {"LAGLOSS_HEARTBEAT_URL": f"{heart.url}/ok", "LAGLOSS_HEARTBEAT_FAIL_URL": f"{heart.url}/fail"}
-    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder:
-        Path(folder).chmod(0o711)  # PostgreSQL's user passes
-        data_dir = Path(folder) / "data"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lagloss-bench-")))
+        folder.chmod(0o711)  # PostgreSQL's user passes
+        data_dir = folder / "data"
+        data_dir.mkdir(mode=0o711)
+        stack.enter_context(disks(data_dir))
+        clock, variables = clock_in(folder)
+        os.environ |= {"LAGLOSS_HEARTBEAT_URL": f"{heart.url}/ok", "LAGLOSS_HEARTBEAT_FAIL_URL": f"{heart.url}/fail"}
+        os.environ |= variables
         up = Up(data_dir)
         try:
             up.ready()
             root = psutil.Process(up.process.pid)
-            for name, fault in faults(root, data_dir).items():
+            for name, fault in faults(root, data_dir, clock).items():
                 if names and name not in names:
                     continue
                 heart.await_beat()
