@@ -3,8 +3,9 @@
 A `lagloss up` with servers of its own runs until its heart beats. Then each fault is made, the time until the last beat
 is taken, and the fault is mended; the next one begins when the heart beats again. A fault takes about ten minutes.
 
-As root it lies on small disks of its own, and where libfaketime is installed its clock can be set: else the faults of
-disks and of the clock are left out. `up` is stopped in all others, for it would restart what does not answer.
+As root it lies on small disks of its own: else the faults of disks are left out. Where processes are stopped or killed,
+so is `up`, which would start them again. For a host whose clock is ten minutes ahead, the receiver of heartbeats is
+ten minutes behind.
 """
 
 from __future__ import annotations
@@ -33,14 +34,13 @@ from lagloss.broker.topics import BEACONS
 from lagloss_server.base.instances import read_endpoints
 from lagloss_server.model.canary import CANARY_TOPIC
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from pipeline_under_test.stream.processes import process_faults
 
 BOUND_S: Final = 300.0
 FIRST_S: Final = 900.0
 """Until the heart beats."""
 SILENT_S: Final = 130.0
 """Two beats are missing: it has stopped."""
-CLOCK_S: Final = 600
+CLOCK_S: Final = 600.0
 DISKS_MB: Final = {"": 3_000, "postgres": 600}
 """Folders of the data directory that are disks of their own."""
 
@@ -51,6 +51,7 @@ class Heart(ThreadingHTTPServer):
     def __init__(self) -> None:
         self.beats: list[float] = []
         self.reasons: list[str] = []
+        self.ahead_s = 0.0
         super().__init__(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -74,6 +75,12 @@ class Heart(ThreadingHTTPServer):
                 self.send_response(200)
                 self.send_header("content-length", "0")
                 self.end_headers()
+
+            def do_HEAD(self) -> None:
+                self._answer()
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string((timestamp or time.time()) + heart.ahead_s)
 
             def log_message(self, *_arguments: object) -> None:
                 pass
@@ -173,16 +180,16 @@ def disk_full(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def clock_set(file: Path) -> Iterator[None]:
-    """Set the clock of all processes ten minutes ahead."""
-    file.write_text(f"+{CLOCK_S}s")
+def clock_off(heart: Heart) -> Iterator[None]:
+    """Let the receiver's clock be behind the host's."""
+    heart.ahead_s = -CLOCK_S
     try:
         yield
     finally:
-        file.write_text("+0s")
+        heart.ahead_s = 0.0
 
 
-def faults(root: psutil.Process, data_dir: Path, clock: Path | None) -> dict[str, Callable[[], object]]:
+def faults(heart: Heart, root: psutil.Process, data_dir: Path) -> dict[str, Callable[[], object]]:
     """Return the faults by name; each a context within which it lasts. Those that are not mended come last."""
     services = ("aggregator", "alerting", "taps", "collector", "canary")
     made: dict[str, Callable[[], object]] = {
@@ -204,9 +211,8 @@ def faults(root: psutil.Process, data_dir: Path, clock: Path | None) -> dict[str
             data_dir, by=DROP_NOTICES, back="DROP FUNCTION drop_notice() CASCADE"
         ),
     }
-    if clock is not None:
-        made["clock ten minutes ahead"] = lambda: clock_set(clock)
     made |= {
+        "clock ten minutes ahead": lambda: clock_off(heart),
         f"topic {CANARY_TOPIC} deleted": lambda: topic_deleted(CANARY_TOPIC, data_dir),
         f"topic {BEACONS} deleted": lambda: topic_deleted(BEACONS, data_dir),
     }
@@ -237,18 +243,6 @@ def disks(data_dir: Path) -> Iterator[None]:
         yield
 
 
-def clock_in(folder: Path) -> tuple[Path | None, dict[str, str]]:
-    """Return the file that sets the clock of all who have these variables; none without libfaketime."""
-    try:
-        variables = process_faults.environment(0.0)
-    except process_faults.NoFaketime:
-        return None, {}
-    del variables["FAKETIME"]
-    file = folder / "clock"
-    file.write_text("+0s")
-    return file, {**variables, "FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_CACHE_DURATION": "1"}
-
-
 def measure(heart: Heart, fault: Callable[[], object]) -> float:
     """Return the seconds from a fault until the last beat after it; 0 if none came."""
     with fault():  # type: ignore[attr-defined]
@@ -271,14 +265,12 @@ def run(names: Sequence[str] = ()) -> list[Figure]:
         data_dir = folder / "data"
         data_dir.mkdir(mode=0o711)
         stack.enter_context(disks(data_dir))
-        clock, variables = clock_in(folder)
         os.environ |= {"LAGLOSS_HEARTBEAT_URL": f"{heart.url}/ok", "LAGLOSS_HEARTBEAT_FAIL_URL": f"{heart.url}/fail"}
-        os.environ |= variables
         up = Up(data_dir)
         try:
             up.ready()
             root = psutil.Process(up.process.pid)
-            for name, fault in faults(root, data_dir, clock).items():
+            for name, fault in faults(heart, root, data_dir).items():
                 if names and name not in names:
                     continue
                 heart.await_beat()
