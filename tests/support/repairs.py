@@ -193,7 +193,10 @@ class Chain:
                 kinds = connection.execute(select(row.kind).where(row.pipeline == self.pipeline)).scalars()
                 return set(kinds) <= {"lost"}
 
-        wait_until(are_certain, timeout_s, f"for the losses of {self.pipeline}")
+        try:
+            wait_until(are_certain, timeout_s, f"for the losses of {self.pipeline}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {store.windows(self.pipeline, self.start_s, self.start_s + 60)}") from None
 
     def command(self, place: str, windows: int, *words: str) -> list[str]:
         """The words of the command that repairs a place."""
