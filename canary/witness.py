@@ -23,6 +23,8 @@ NOTIFIED_WITHIN_S: Final = 5 * MINUTE_S
 """A minute is notified by a message about it, or about one this much later, since reminders are of the newest."""
 SLACK: Final = 0.05
 """Lags are known to 2 %."""
+ROUNDING_MS: Final = 1.0
+"""A record's timestamp is in whole ms, rounded down, so that a tap can see a message before its node took it in."""
 SHOWN_IDS: Final = 3
 """Ids that a problem names, of more."""
 
@@ -243,7 +245,7 @@ def _impossible(
         if lag_ms is None and not is_known:
             continue
         at = share * last if is_known else last
-        least = delays_ms[int(at)] * (1 - SLACK) if is_known else 0.0
+        least = delays_ms[int(at)] * (1 - SLACK) if is_known else -ROUNDING_MS
         most = (delays_ms[-int(-at // 1)] + TARGET_LAG_MS) * (1 + SLACK)
         if lag_ms is None or not least <= lag_ms <= most:
             yield f"{name}, {quantile}: {_text(lag_ms)} ms reported, {least:.0f} to {most:.0f} possible"

@@ -203,6 +203,16 @@ def test_a_wrong_number_of_a_place_is_found(part: str, change: Callable[[Any], A
     assert found.startswith(problem)
 
 
+@pytest.mark.parametrize(("ms", "count"), [(-0.6, 0), (-1.1, 3)])
+def test_a_duration_can_be_below_nothing_by_the_rounding_of_a_timestamp(ms: float, count: int) -> None:
+    first, *others = true_window(PLAN).nodes
+    durations = Percentiles(ms, ms, ms)
+
+    problems = judged(nodes=(structs.replace(first, process_duration_ms=durations), *others)).problems
+
+    assert len(problems) == count
+
+
 def test_a_loss_that_is_not_named_is_found() -> None:
     result = true_result(PLAN)
     unnamed, *others = result.missing
