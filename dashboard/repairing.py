@@ -61,7 +61,8 @@ def repair(
         NotConfirmed: the count is not that of the dry run, which is in the message.
         NotAllowed, UnknownIncident, AmbiguousIncident, UsageError: as `prepare`; or it is running.
         KafkaUnreachable: the brokers do not answer.
-        NumbaMissing: the dashboard's installation cannot read records.
+        NumbaMissing, Boto3Missing: the dashboard's installation cannot read records, or files.
+        AwsUnreachable: S3 does not answer.
     """
     # not before somebody repairs: 60 MB, which not every installation has
     from lagloss_server.repair.preparation import prepare
@@ -82,7 +83,7 @@ def repair(
             at,
             from_topic=from_topic.strip() or None,
         )
-    waiting = sum(planned.state in ("planned", "sending") for planned in prepared.messages)
+    waiting = prepared.waiting
     summary = "; ".join(plan_lines(plan_document(prepared)))
     if not waiting:
         raise UsageError(detail=f"{summary}. There is nothing to send.")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import structlog
 
 from aggregator.node_groups import NodeGroup, PartitionLag
-from lagloss.errors import BadSetting
 from lagloss_server.groups.consumer_groups import GroupDescription
 from lagloss_server.model.taps import Extraction
+from lagloss_server.net.aws import MakeClient, boto3_clients, region_of
 
 log = structlog.get_logger()
 
-ANSWER_TIMEOUT_S: Final = 2.0
+PATIENCE: Final = {"connect_timeout": 2.0, "read_timeout": 2.0, "retries": {"max_attempts": 1}}
 AGES_EVERY_S: Final = 60.0
 """CloudWatch has one value per minute, and a price for asking."""
 AGE_WITHIN: Final = timedelta(minutes=5)
@@ -29,21 +28,11 @@ _VISIBLE, _DELAYED, _IN_FLIGHT = (
     "ApproximateNumberOfMessagesDelayed",
     "ApproximateNumberOfMessagesNotVisible",
 )
-_AWS: Final = re.compile(r"https?://(?:sqs\.)?(?P<region>[a-z]{2}(?:-[a-z]+)+-\d)(?:\.queue)?\.amazonaws\.com")
-
-MakeClient = Callable[[str, str | None], Any]
-"""Makes a boto3 client of a service, in a region or in that of the environment."""
 
 
 def queue_name(url: str) -> str:
     """Return the name of the queue at `url`."""
     return url.rstrip("/").rpartition("/")[2]
-
-
-def region_of(url: str) -> str | None:
-    """Return the region that a queue's address names; None for one of an emulator, say."""
-    match = _AWS.match(url)
-    return None if match is None else match["region"]
 
 
 class QueueLags:
@@ -53,7 +42,7 @@ class QueueLags:
     """
 
     def __init__(self, make_client: MakeClient | None = None) -> None:
-        self._make_client = make_client or _boto3_clients()
+        self._make_client = make_client or boto3_clients(**PATIENCE)
         self._clients: dict[tuple[str, str | None], Any] = {}
         self._ages: dict[str, int] = {}
         self._ages_asked = -AGES_EVERY_S
@@ -154,24 +143,3 @@ def _is_unknown(error: Exception) -> bool:
     """Return whether the error says that the queue does not exist."""
     answer: Mapping[str, Any] = getattr(error, "response", {})
     return "NonExistentQueue" in answer.get("Error", {}).get("Code", "") or "QueueDoesNotExist" in type(error).__name__
-
-
-def _boto3_clients() -> MakeClient:
-    """Return boto3's own, each with short patience.
-
-    Raises:
-        BadSetting: boto3 is not installed.
-    """
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError as error:
-        raise BadSetting(
-            variable="queue", problem="of a node needs boto3: run `pip install 'lagloss-server[aws]'`"
-        ) from error
-    config = Config(connect_timeout=ANSWER_TIMEOUT_S, read_timeout=ANSWER_TIMEOUT_S, retries={"max_attempts": 1})
-
-    def make(service: str, region: str | None) -> Any:
-        return boto3.client(service, region_name=region, config=config)
-
-    return make

@@ -27,6 +27,7 @@ from aggregator.outage import is_outage
 from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.broker.connection import KafkaConnection, prefix_of
 from lagloss.errors import BadSetting
+from lagloss_server.base.errors import Boto3Missing
 from lagloss_server.base.turns import WatchedLoop
 from lagloss_server.groups.cluster_groups import (
     ClusterGroup,
@@ -193,7 +194,7 @@ class ConsumerLagWatch:
                 lags = lags_in(cluster)
                 self._read_cluster(lags, wanted, cluster_round)
                 troubles |= {cluster: lags.trouble} if lags.trouble else {}
-            except (KafkaException, TimeoutError, DBAPIError, BadSetting) as error:
+            except (KafkaException, TimeoutError, DBAPIError, BadSetting, Boto3Missing) as error:
                 troubles[cluster] = str(error) or type(error).__name__
             except Exception as error:  # our bug costs a round, and not the watch
                 troubles[cluster] = repr(error)

@@ -41,6 +41,8 @@ LaglossError
 │   ├── MachineTooSmall
 │   ├── SparkMissing
 │   ├── NumbaMissing
+│   ├── Boto3Missing
+│   ├── AwsUnreachable
 │   ├── PostgresMissing
 │   ├── JarsMissing
 │   ├── JarsNotFetched
@@ -253,6 +255,14 @@ class SparkMissing(ServerUnreachable):
 class NumbaMissing(ServerUnreachable):
     """numba is not installed, but taps and repairs read records by it. Run `pip install 'lagloss-server[aggregator]'`,
     or `make setup` in a checkout; of the images, the aggregator's has it."""
+
+
+class Boto3Missing(ServerUnreachable):
+    """boto3 is not installed, but the `queue` of a node needs it. Run `pip install 'lagloss-server[aws]'`."""
+
+
+class AwsUnreachable(ServerUnreachable):
+    """{what} failed: {detail}. boto3 reads credentials, endpoint and region from its own environment."""
 
 
 class PostgresMissing(ServerUnreachable):

@@ -56,6 +56,10 @@ class Arrivals:
                     self._masks[start, id_hash] = self._masks.get((start, id_hash), 0) | bit
             self._read[start] = merge_ranges([*self._read[start], *fresh], NO_GAP)
 
+    def is_seen(self, key: MessageKey) -> bool:
+        """Return whether a message was seen anywhere under the replay."""
+        return key in self._masks
+
     def has_arrived(self, key: MessageKey) -> bool:
         """Return whether a message was delivered, and is missing nowhere, by what was seen under the replay alone."""
         graph, mask = self._graphs[key[0]], self._masks.get(key, 0)

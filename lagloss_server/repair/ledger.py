@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, cast
 
-from sqlalchemy import Connection, Engine, Row, func, insert, select, text, update
+from sqlalchemy import Connection, Engine, Row, func, insert, select, text, true, update
 
 from lagloss.errors import LaglossError, UsageError
 from lagloss.wire.format import signed64
 from lagloss_server.repair.lost import LostId, LostKind, WindowLoss
-from lagloss_server.repair.plan import MessageState, PlannedMessage, set_hash, without_planned
+from lagloss_server.repair.plan import FilePosition, MessageState, PlannedMessage, Position, set_hash, without_planned
 from lagloss_server.repair.records import MessageKey, RecordPosition
 from lagloss_server.repair.site import RecordSource
 from lagloss_server.store import audit
@@ -48,13 +48,15 @@ class RepairRequest:
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
     """How a repair is carried out. `ends`: by topic and partition, the end of each topic that is sent into, before
-    anything was; `windows`: what was lost before; `sample`: share of the ids that was looked at."""
+    anything was; `windows`: what was lost before; `sample`: share of the ids that was looked at; `queue`: that is sent
+    into, and no topic."""
 
     cluster: str
     sources: tuple[RecordSource, ...]
     ends: Mapping[str, Mapping[int, int]]
     windows: tuple[WindowLoss, ...]
     sample: float = 1.0
+    queue: str | None = None
 
     @classmethod
     def of(cls, cluster: str, document: Mapping[str, Any]) -> RepairPlan:
@@ -65,6 +67,7 @@ class RepairPlan:
             {topic: {int(number): end for number, end in ends.items()} for topic, ends in document["ends"].items()},
             tuple(WindowLoss(*row) for row in document["windows"]),
             document["sample"],
+            document["queue"],
         )
 
     def document(self) -> dict[str, Any]:
@@ -74,12 +77,13 @@ class RepairPlan:
             "ends": {topic: {str(number): end for number, end in ends.items()} for topic, ends in self.ends.items()},
             "windows": [window.document() for window in self.windows],
             "sample": self.sample,
+            "queue": self.queue,
         }
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are sent into."""
-        return tuple(dict.fromkeys(source.target for source in self.sources))
+        """The topics that are sent into, or the queue."""
+        return (self.queue,) if self.queue else tuple(dict.fromkeys(source.target for source in self.sources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,8 @@ class RepairLedger:
         return StoredRepair.of(row)
 
     def planned_elsewhere(self, request: RepairRequest) -> set[MessageKey]:
-        """Return the messages of these windows that repairs of the same place have sent, or have still to send."""
+        """Return the messages of these windows that repairs of the same place have sent, or have still to send. With
+        what is perhaps lost, those of which a finished repair does not know whether it sent them are not among them."""
         with self._engine.connect() as connection:
             return _planned_elsewhere(connection, request)
 
@@ -205,8 +210,9 @@ class RepairLedger:
     def messages(self, repair_id: str) -> list[PlannedMessage]:
         """Return the messages of a repair in the order of its plan."""
         with self._engine.connect() as connection:
+            age_s = func.extract("epoch", func.clock_timestamp() - _message.c.sending_at).label("sending_for_s")
             rows = connection.execute(
-                select(_message).where(_message.c.repair == repair_id).order_by(_message.c.position)
+                select(_message, age_s).where(_message.c.repair == repair_id).order_by(_message.c.position)
             )
             return [_planned(row) for row in rows]
 
@@ -248,18 +254,19 @@ class RepairLedger:
             for state, positions in (states or {}).items():
                 for chunk in _chunks(positions):
                     of_them = _message.c.repair == repair_id, _message.c.position.in_(chunk)
-                    connection.execute(update(_message).where(*of_them).values(state=state))
+                    now = {"sending_at": func.clock_timestamp()} if state == "sending" else {}
+                    connection.execute(update(_message).where(*of_them).values(state=state, **now))
             if values:
                 connection.execute(update(_repair).where(*is_mine).values(values))
         reason: str | None = row.stop_reason
         return reason
 
-    def mark_delivered(self, repair_id: str, positions: Collection[int]) -> None:
-        """Note that messages arrived at their destinations."""
+    def mark_seen(self, repair_id: str, positions: Collection[int], *, is_delivered: bool) -> None:
+        """Note that messages were sent, since they were seen: at their destinations, or before."""
         with self._engine.begin() as connection:
             for chunk in _chunks(positions):
                 of_them = _message.c.repair == repair_id, _message.c.position.in_(chunk)
-                connection.execute(update(_message).where(*of_them).values(is_delivered=True))
+                connection.execute(update(_message).where(*of_them).values(state="sent", is_delivered=is_delivered))
 
     def end(
         self, repair_id: str, runner: str | None, state: RepairState, reason: str | None, statement: dict[str, Any]
@@ -304,6 +311,7 @@ def _newest(connection: Connection, request: RepairRequest, *, is_open: bool = F
 
 
 def _planned_elsewhere(connection: Connection, request: RepairRequest) -> set[MessageKey]:
+    is_unknown = (_message.c.state == "sending") & (_repair.c.state == "finished")
     rows = connection.execute(
         select(_message.c.window_start, _message.c.id_hash)
         .join(_repair, _repair.c.id == _message.c.repair)
@@ -313,13 +321,14 @@ def _planned_elsewhere(connection: Connection, request: RepairRequest) -> set[Me
             _repair.c.from_window < request.to_s,
             _repair.c.to_window > request.from_s,
             _message.c.state.in_(("planned", "sending", "sent")),
+            ~is_unknown if request.with_perhaps else true(),
         )
     )
     return {(row.window_start, row.id_hash % (1 << 64)) for row in rows}
 
 
 def _values(repair_id: str, pipeline: str, planned: PlannedMessage) -> dict[str, Any]:
-    record = planned.record
+    record = planned.record if isinstance(planned.record, RecordPosition) else None
     return {
         "repair": repair_id,
         "position": planned.position,
@@ -328,7 +337,7 @@ def _values(repair_id: str, pipeline: str, planned: PlannedMessage) -> dict[str,
         "id_hash": signed64(planned.message.id_hash),
         "message_id": planned.message.message_id,
         "kind": planned.message.kind,
-        "target": None if record is None else record.target,
+        "target": None if planned.record is None else planned.record.target,
         "topic": None if record is None else record.topic,
         "topic_partition": None if record is None else record.partition,
         "topic_offset": None if record is None else record.offset,
@@ -340,8 +349,11 @@ def _values(repair_id: str, pipeline: str, planned: PlannedMessage) -> dict[str,
 def _planned(row: Row[Any]) -> PlannedMessage:
     kind, state = cast("LostKind", row.kind), cast("MessageState", row.state)
     message = LostId(row.window_start, row.id_hash % (1 << 64), row.message_id, kind, 0.0)
-    record = None if row.topic is None else RecordPosition(row.topic, row.topic_partition, row.topic_offset, row.target)
-    return PlannedMessage(row.position, message, record, state, row.is_delivered)
+    record: Position | None = None if row.target is None else FilePosition(row.target)
+    if row.topic is not None:
+        record = RecordPosition(row.topic, row.topic_partition, row.topic_offset, row.target)
+    age_s = None if row.sending_for_s is None else float(row.sending_for_s)
+    return PlannedMessage(row.position, message, record, state, row.is_delivered, age_s)
 
 
 def _chunks(positions: Collection[int]) -> Iterable[list[int]]:

@@ -11,8 +11,10 @@ from lagloss_server.repair.lost import LostId
 from lagloss_server.repair.records import MessageKey, RecordPosition
 
 MessageState = Literal["planned", "sending", "sent", "arrived", "gone"]
-"""`sending`: in the transaction that may have been committed; `arrived`: it came meanwhile, and is not sent; `gone`:
-its record is not in the topics any more."""
+"""`sending`: in the transaction that may have been committed, or in a request that SQS may have accepted; `arrived`: it
+came meanwhile, and is not sent; `gone`: its record is not in the topics any more, or its object not in the bucket."""
+PERHAPS_SENT: Final = ("sent", "sending")
+"""States of what must not be sent again. Kafka settles `sending` when a run begins; where SQS cannot, it remains."""
 LEAST_RATE: Final = 50.0
 """Records per second that are sent at least, however quiet the topic is."""
 SHARE_OF_RATE: Final = 0.1
@@ -25,21 +27,33 @@ LEAST_IN_FLIGHT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
+class FilePosition:
+    """A version of an object that its bucket has, by the id of the message, and the queue that is to be notified."""
+
+    target: str
+
+
+Position = RecordPosition | FilePosition
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedMessage:
-    """A message of a plan. `record`: where it is; None if it is gone."""
+    """A message of a plan. `record`: where it is; None if it is gone. `sending_for_s`: time since it was about to be
+    sent when it was read from the ledger."""
 
     position: int
     message: LostId
-    record: RecordPosition | None
+    record: Position | None
     state: MessageState = "planned"
     is_delivered: bool = False
+    sending_for_s: float | None = None
 
 
-def order(messages: Iterable[LostId], records: Mapping[MessageKey, RecordPosition]) -> list[PlannedMessage]:
+def order(messages: Iterable[LostId], records: Mapping[MessageKey, Position]) -> list[PlannedMessage]:
     """Return a plan: records in the order in which they stand in their topics, then the messages whose records are
     gone."""
-    located: list[tuple[RecordPosition | None, LostId]] = []
-    gone: list[tuple[RecordPosition | None, LostId]] = []
+    located: list[tuple[Position | None, LostId]] = []
+    gone: list[tuple[Position | None, LostId]] = []
     for message in messages:
         record = records.get(message.key)
         (gone if record is None else located).append((record, message))
@@ -51,8 +65,8 @@ def order(messages: Iterable[LostId], records: Mapping[MessageKey, RecordPositio
     ]
 
 
-def _place(record: RecordPosition | None) -> tuple[str, int, int]:
-    return ("", 0, 0) if record is None else (record.topic, record.partition, record.offset)
+def _place(record: Position | None) -> tuple[str, int, int]:
+    return (record.topic, record.partition, record.offset) if isinstance(record, RecordPosition) else ("", 0, 0)
 
 
 def without_planned(plan: Iterable[PlannedMessage], keys: Collection[MessageKey]) -> list[PlannedMessage]:
@@ -72,9 +86,9 @@ def default_rate(topic_rate: float) -> float:
     return max(LEAST_RATE, topic_rate * SHARE_OF_RATE)
 
 
-def batch_size(rate: float) -> int:
-    """Return how many records to send in one transaction."""
-    return max(1, min(MAX_BATCH, round(rate * BATCH_S)))
+def batch_size(rate: float, most: int = MAX_BATCH) -> int:
+    """Return how many records to send at once."""
+    return max(1, min(most, round(rate * BATCH_S)))
 
 
 def most_in_flight(rate: float) -> int:

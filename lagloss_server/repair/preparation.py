@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -17,11 +16,11 @@ from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.repair.ledger import RepairLedger, RepairPlan, RepairRequest, StoredRepair
 from lagloss_server.repair.lost import read_lost
 from lagloss_server.repair.plan import PlannedMessage, default_rate, order
-from lagloss_server.repair.records import TopicRecords
-from lagloss_server.repair.site import find_site, input_of, not_idempotent, parse_place, receiver_of
+from lagloss_server.repair.queue import QueueTransport
+from lagloss_server.repair.site import RepairSite, find_site, input_of, not_idempotent, parse_place, receiver_of
+from lagloss_server.repair.topic import TopicTransport
+from lagloss_server.repair.transport import RepairTransport, Say
 from lagloss_server.store.store import Store
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,15 @@ class Prepared:
     open_windows: int = 0
 
     @property
+    def waiting(self) -> int:
+        """Messages that are still to be sent."""
+        is_over = self.stored is not None and self.stored.state == "finished"
+        return 0 if is_over else sum(planned.state in ("planned", "sending") for planned in self.messages)
+
+    @property
     def must_be_confirmed(self) -> bool:
         """Whether there is something to send through a node that does not declare that it has no second effect."""
-        return bool(self.not_idempotent) and any(planned.state in ("planned", "sending") for planned in self.messages)
+        return bool(self.not_idempotent) and self.waiting > 0
 
     @property
     def has_records(self) -> bool:
@@ -72,7 +77,8 @@ def prepare(
         UnknownPipeline, UnreadableDefinition
         UsageError: the place is none, or no topic before it is named.
         NotEnoughData: no window is closed, or the log no longer tells all that is lost.
-        KafkaException: the brokers do not answer, or refuse.
+        KafkaException, AwsUnreachable: the brokers, or AWS, do not answer, or refuse.
+        Boto3Missing: messages are files.
     """
     definition = store.pipeline(pipeline).definition
     place = parse_place(at, definition.graph)
@@ -91,19 +97,16 @@ def prepare(
     if not lost.windows:
         raise NotEnoughData(detail=f"{pipeline} has no closed window from {rfc3339(from_s)} to {rfc3339(to_s)}.")
     site = find_site(definition, place, from_topic, _read_topics(store, definition, receiver_of(place)))
-    with closing(TopicRecords(cluster_of(site.cluster, bootstrap), site.cluster)) as records:
-        positions = records.locate(site.sources, messages, say)
+    with closing(open_transport(site, bootstrap)) as transport:
+        positions = transport.locate(messages, say)
         if stored is not None and not positions:  # what is still lost is gone
             return _stored(ledger, stored, undeclared, None, rate, bootstrap)
-        ends = {
-            topic: {partition: marks.high for partition, marks in records.watermarks(topic).items()}
-            for topic in site.targets
-        }
-        rate = rate or default_rate(sum(map(records.rate, site.targets)))
+        ends = transport.ends()
+        rate = rate or default_rate(transport.rate())
     return Prepared(
         request,
         undeclared,
-        RepairPlan(site.cluster, site.sources, ends, lost.windows, lost.sample),
+        RepairPlan(site.cluster, site.sources, ends, lost.windows, lost.sample, site.queue),
         tuple(order(messages, positions)),
         rate,
         in_other_repairs=len(lost.messages) - len(messages),
@@ -119,6 +122,18 @@ def _read_topics(store: Store, definition: Definition, node: str) -> list[str]:
         readings = read_cluster_groups(connection) if group is not None else []
     groups = [reading.group for reading in readings]
     return [lag.topic for own in groups if (own.cluster, own.group) == (cluster, group) for lag in own.topics]
+
+
+def open_transport(site: RepairSite | RepairPlan, bootstrap: str) -> RepairTransport:
+    """Return what reads and sends the messages of a site.
+
+    Raises:
+        BadSetting: as `cluster_of`.
+        Boto3Missing: messages are files.
+    """
+    if site.queue is not None:
+        return QueueTransport(site.queue)
+    return TopicTransport(cluster_of(site.cluster, bootstrap), site.cluster, site.sources)
 
 
 def cluster_of(name: str, bootstrap: str) -> Cluster:
@@ -138,14 +153,14 @@ def _stored(
     rate: float | None,
     bootstrap: str,
 ) -> Prepared:
-    planned = {source.topic for source in stored.plan.sources}
+    planned = {source.topic for source in stored.plan.sources} or set(stored.plan.topics)
     if from_topic is not None and from_topic not in planned:
         raise UsageError(
             detail=f"repair {stored.id} is planned with records of {', '.join(sorted(planned))}, not of {from_topic};"
             " it has to end first"
         )
     if rate is None and stored.state != "finished":
-        with closing(TopicRecords(cluster_of(stored.plan.cluster, bootstrap), stored.plan.cluster)) as records:
-            rate = default_rate(sum(map(records.rate, stored.plan.topics)))
+        with closing(open_transport(stored.plan, bootstrap)) as transport:
+            rate = default_rate(transport.rate())
     messages = tuple(ledger.messages(stored.id))
     return Prepared(stored.request, undeclared, stored.plan, messages, rate or stored.rate or default_rate(0), stored)

@@ -12,20 +12,17 @@ from typing import Final
 from sqlalchemy import func
 
 from lagloss.broker.topics import BEACONS
-from lagloss.wire.format import WINDOW_S, OffsetRange
+from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
-from lagloss_server.base.errors import NotEnoughData
-from lagloss_server.extraction import BROKEN_HEADERS
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.repair import plan as plans
 from lagloss_server.repair.arrivals import Arrivals, came_meanwhile, count_lost_again, count_lost_since
 from lagloss_server.repair.ledger import RepairLedger, RepairState, StoredRepair
 from lagloss_server.repair.lost import WindowLoss
-from lagloss_server.repair.plan import MessageState, PlannedMessage
-from lagloss_server.repair.preparation import Prepared, Say, cluster_of
-from lagloss_server.repair.records import MessageKey, RecordPosition, TopicRecord, TopicRecords, with_keys
-from lagloss_server.repair.sender import OutgoingRecord, RepairSender
+from lagloss_server.repair.plan import PERHAPS_SENT, MessageState, PlannedMessage
+from lagloss_server.repair.preparation import Prepared, open_transport
 from lagloss_server.repair.statement import StatementDocument, nothing_sent, plan_document, statement, without_names
+from lagloss_server.repair.transport import NothingSent, RepairTransport, Say
 from lagloss_server.store.schema.repair import RepairRow
 from lagloss_server.store.store import Store
 
@@ -56,7 +53,7 @@ class RepairRun:
 
     Raises, as `run`:
         TakenOver: another process runs the same repair now.
-        KafkaException, OperationalError: a server does not answer; the repair can be gone on with.
+        KafkaException, AwsUnreachable, OperationalError: a server does not answer; the repair can be gone on with.
     """
 
     def __init__(self, store: Store, bootstrap: str, repair: StoredRepair, options: RunOptions) -> None:
@@ -92,29 +89,24 @@ class RepairRun:
         repair, options = self._repair, self._options
         if not any(planned.state in ("planned", "sending") for planned in self._messages.values()):
             return
-        cluster = cluster_of(repair.plan.cluster, self._bootstrap)
-        self._records = stack.enter_context(closing(TopicRecords(cluster, repair.plan.cluster)))
-        self._extractions = {source.topic: source.extraction for source in repair.plan.sources}
-        self._extractors = {source.topic: self._records.extractor(source) for source in repair.plan.sources}
-        with RepairSender(cluster, repair.id, repair.name, repair.plan.topics[0]) as sender:
-            committed = sender.begin()
-            # only now: until then another process could go on with it
-            self._repair, self._messages = self._ledger.get(repair.id), self._read_messages()
-            position = self._resume(committed)
-            since_s = (int(time.time()) // WINDOW_S + 1) * WINDOW_S  # losses of this minute can be older than this run
-            self._lost_before = self._count_lost_again()
-            size = plans.batch_size(options.rate)
-            due = time.monotonic()
-            for batch in plans.batches(self._ordered(), position, size):
-                self._pause(due, since_s)
-                self._recheck(batch[0].position)
-                due = max(due, time.monotonic() - 1.0) + self._send_batch(sender, batch) / options.rate
+        transport = stack.enter_context(closing(open_transport(repair.plan, self._bootstrap)))
+        transport.begin(repair)
+        # only now: until then another process could go on with it
+        self._repair, self._messages = self._ledger.get(repair.id), self._read_messages()
+        position = self._resume(transport)
+        since_s = (int(time.time()) // WINDOW_S + 1) * WINDOW_S  # losses of this minute can be older than this run
+        self._lost_before = self._count_lost_again()
+        size = plans.batch_size(options.rate, transport.most)
+        due = time.monotonic()
+        while batch := next(plans.batches(self._ordered(), position, size), ()):
+            self._pause(due, since_s)
+            self._recheck(position)
+            sent, position = self._send_batch(transport, batch)
+            due = max(due, time.monotonic() - 1.0) + sent / options.rate
 
-    def _resume(self, committed: int | None) -> int:
+    def _resume(self, transport: RepairTransport) -> int:
         """Settle what the last run left open; return the position to go on from."""
-        is_open = any(planned.state == "sending" for planned in self._messages.values())
-        sent = self._read_back() if committed is None and is_open else None
-        position, resumed = plans.resume(self._ordered(), self._repair.position, committed, sent)
+        position, resumed = transport.resume(self._repair, self._ordered())
         self._mark(
             {
                 state: [new.position for new in resumed if new.state == state != self._messages[new.position].state]
@@ -125,56 +117,26 @@ class RepairRun:
         )
         return position
 
-    def _read_back(self) -> set[MessageKey]:
-        """Return the messages that the topics themselves show as sent, where Kafka has forgotten the position."""
-        sent: set[MessageKey] = set()
-        for source in self._repair.plan.sources:
-            ends = self._repair.plan.ends[source.target]
-            marks = self._records.watermarks(source.target)
-            ranges = [
-                OffsetRange(partition, max(mark.low, ends.get(partition, mark.low)), mark.high - 1)
-                for partition, mark in marks.items()
-                if mark.high > max(mark.low, ends.get(partition, mark.low))
-            ]
-            for batch in self._records.read(source.target, ranges):
-                ours = [record for record in batch if record.replay == self._repair.name.encode()]
-                sent |= {key for _, key in with_keys(self._extractors[source.topic], ours)} if ours else set()
-            if self._records.is_held_back(source.target):
-                raise NotEnoughData(
-                    detail=f"an open transaction in {source.target} hides what was sent; try again once it has ended"
-                )
-        return sent
-
-    def _send_batch(self, sender: RepairSender, batch: Sequence[PlannedMessage]) -> int:
-        """Send what of a batch is still to be sent; return how many records that were."""
+    def _send_batch(self, transport: RepairTransport, batch: Sequence[PlannedMessage]) -> tuple[int, int]:
+        """Send what of a batch is still to be sent; return how many messages that were, and the position to go on from:
+        that of the first one that was not sent."""
         end = batch[-1].position + 1
         planned = [self._messages[message.position] for message in batch]
-        waiting = {message.record: message for message in planned if message.state == "planned" and message.record}
-        records = self._read(waiting)
-        gone = [message.position for place, message in waiting.items() if place not in records]
-        sending = [message.position for place, message in waiting.items() if place in records]
-        self._mark({"gone": gone, "sending": sending})
-        if sending:
-            sender.send([self._outgoing(place, records[place]) for place in waiting if place in records], end)
-        self._mark({"sent": sending}, position=end)
+        waiting = [message for message in planned if message.state == "planned"]
+        contents = transport.read(waiting)
+        gone = [message.position for message in waiting if message.position not in contents]
+        self._mark({"gone": gone, "sending": contents.keys()})
+        unsent: Collection[int] = ()
+        try:
+            unsent = transport.send(contents, end) if contents else ()
+        except NothingSent:
+            self._mark({"planned": contents.keys()})
+            raise
+        sent = contents.keys() - set(unsent)
+        position = min([end, *unsent])
+        self._mark({"sent": sent, "planned": unsent}, position=position)
         self._options.say(f"sent {self._count('sent')} of {sum(m.record is not None for m in self._messages.values())}")
-        return len(sending)
-
-    def _outgoing(self, place: RecordPosition, record: TopicRecord) -> OutgoingRecord:
-        headers = record.headers_to_send(place.topic, self._extractions[place.topic], self._repair.name)
-        return OutgoingRecord(place.target, record, headers, keeps_partition=place.topic == place.target)
-
-    def _read(self, waiting: Mapping[RecordPosition, PlannedMessage]) -> dict[RecordPosition, TopicRecord]:
-        """Return the records at these positions that still are those of the messages."""
-        read = self._records.read_at(waiting.keys())
-        records: dict[RecordPosition, TopicRecord] = {}
-        for topic, extractor in self._extractors.items():
-            places = {(place.partition, place.offset): place for place in read if place.topic == topic}
-            for record, key in with_keys(extractor, [read[place] for place in places.values()]) if places else ():
-                place = places[record.partition, record.offset]
-                if waiting[place].message.key == key and record.headers is not BROKEN_HEADERS:
-                    records[place] = record
-        return records
+        return len(sent), position
 
     def _pause(self, due: float, since_s: float) -> None:
         """Wait until the next transaction is due, and for what is on its way if that is too much.
@@ -224,7 +186,7 @@ class RepairRun:
         self._rechecked_at = time.monotonic()
 
     def _in_flight(self) -> int:
-        sent = (planned.message.key for planned in self._messages.values() if planned.state == "sent")
+        sent = (planned.message.key for planned in self._messages.values() if planned.state in PERHAPS_SENT)
         return sum(not self._arrivals.has_ended(key) for key in sent)
 
     # -- proof --------------------------------------------------------------------------------------------------------
@@ -241,12 +203,16 @@ class RepairRun:
 
     def _note_arrivals(self) -> int:
         """Store what has arrived; return how many of those that were sent have not."""
-        sent = [planned for planned in self._messages.values() if planned.state == "sent" and not planned.is_delivered]
+        perhaps = [planned for planned in self._messages.values() if planned.state in PERHAPS_SENT]
+        sent = [planned for planned in perhaps if not planned.is_delivered]
+        seen = [lost for lost in sent if lost.state == "sending" and self._arrivals.is_seen(lost.message.key)]
         arrived = [planned for planned in sent if self._arrivals.has_arrived(planned.message.key)]
-        for planned in arrived:
-            self._messages[planned.position] = replace(planned, is_delivered=True)
-        if arrived:
-            self._ledger.mark_delivered(self._repair.id, [planned.position for planned in arrived])
+        for messages, is_delivered in ((seen, False), (arrived, True)):
+            for planned in messages:
+                self._messages[planned.position] = replace(planned, state="sent", is_delivered=is_delivered)
+            if messages:
+                positions = [planned.position for planned in messages]
+                self._ledger.mark_seen(self._repair.id, positions, is_delivered=is_delivered)
         return len(sent) - len(arrived)
 
     def _state(self, state: RepairState, reason: str | None) -> StatementDocument:

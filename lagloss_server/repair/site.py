@@ -1,4 +1,4 @@
-"""The site of a repair: the place where messages were lost, the topics before it, and the nodes behind it."""
+"""The site of a repair: the place where messages were lost, the topics or the queue before it, the nodes behind it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ class RepairSite:
     """A place, and where its messages come from.
 
     `sources`: the topics before the place, then dead-letter queues, in which records are looked for in this order.
-    `cluster`: name of the topics' Kafka cluster, empty for the one of lagloss's own topics.
+    `cluster`: name of the topics' Kafka cluster, empty for the one of lagloss's own topics. `queue`: URL of the SQS
+    queue of a files pipeline, which has no sources.
     """
 
     place: Place
     cluster: str
     sources: tuple[RecordSource, ...]
+    queue: str | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -111,6 +113,14 @@ def find_site(
     if len({tap.cluster for tap in taps}) > 1:
         raise UsageError(detail=f"the topics before {place} are on several clusters, which a repair cannot send into")
     named = {tap.topic: tap.extraction for tap in taps}
+    queue = None if named else _queue_before(definition, graph, node)
+    if queue is not None:
+        if from_topic is not None:
+            raise UsageError(
+                detail=f"--from-topic: {node} receives files from a queue ({queue}), not from a topic. Leave it out, or"
+                f" declare the `group` by which {node} reads {from_topic}"
+            )
+        return RepairSite(place, "", (), queue)
     if from_topic is None and not named:
         seen = f"; its consumer group reads {', '.join(read_topics)}" if read_topics else ""
         raise UsageError(
@@ -119,6 +129,18 @@ def find_site(
         )
     cluster = taps[0].cluster if taps else input_of(definition, node)[0]
     return RepairSite(place, cluster, tuple(_sources(definition, place, node, named, cluster, from_topic)))
+
+
+def _queue_before(definition: Definition, graph: Graph, node: str) -> str | None:
+    """Return the queue that a node receives from, or that it stands for: then it reads nothing itself, and the only
+    node behind it receives from the queue."""
+    specs = {spec.name: spec for spec in definition.spec.nodes}
+    spec = specs.get(node)
+    if spec is None or spec.input is not None:
+        return None if spec is None else spec.queue
+    behind = [specs.get(link.target) for link in graph.links if link.source == node]
+    is_behind_others = any(link.target == node for link in graph.links)
+    return behind[0].queue if is_behind_others and len(behind) == 1 and behind[0] is not None else None
 
 
 def _sources(

@@ -12,7 +12,7 @@ from lagloss_server.model.time_range import FromTo
 from lagloss_server.model.window import rfc3339
 from lagloss_server.repair.ledger import RepairPlan, RepairRequest, StoredRepair
 from lagloss_server.repair.lost import WindowLoss
-from lagloss_server.repair.plan import PlannedMessage, set_hash
+from lagloss_server.repair.plan import PERHAPS_SENT, PlannedMessage, set_hash
 from lagloss_server.repair.preparation import Prepared
 
 SHOWN: Final = 20
@@ -93,7 +93,8 @@ def statement(
     head = _head(stored.request, stored.plan, messages, stored)
     head["not_idempotent"] = list(not_idempotent)
     came = sum(planned.state == "arrived" for planned in messages)
-    document = _statement(head, [planned for planned in messages if planned.state == "sent"], came, stored.stop_reason)
+    sent = [planned for planned in messages if planned.state in PERHAPS_SENT]
+    document = _statement(head, sent, came, stored.stop_reason)
     document["state"] = stored.state
     if after is not None:
         document["after"] = loss_of(after)
@@ -131,7 +132,7 @@ def plan_lines(document: RepairDocument) -> Iterator[str]:
     lost = fmt.counted(document["lost"], "message")
     yield f"{lost} lost at {document['place']} of {document['pipeline']}, from {document['from']} to {document['to']}"
     yield f"{document['found']} have a record to send into {document['topic']}, at {document['rate']:g} per second"
-    yield from _named("gone from the topics", document["gone_ids"])
+    yield from _named("gone", document["gone_ids"])
     if document.get("in_other_repairs"):
         yield f"{document['in_other_repairs']} more are in other repairs of this place"
     if document.get("unnamed"):
@@ -150,7 +151,7 @@ def statement_lines(document: StatementDocument) -> Iterator[str]:
     yield f"sent {document['sent']} of {document['lost']}, arrived {document['arrived']}"
     if document["arrived_meanwhile"]:
         yield f"{document['arrived_meanwhile']} arrived before they were sent again"
-    yield from _named("gone from the topics", document["gone_ids"])
+    yield from _named("gone", document["gone_ids"])
     yield from _named("sent and not arrived", document["missing"])
     before, after = document["before"], document.get("after")
     if after is not None:

@@ -55,11 +55,12 @@ class RepairMessageRow(Base):
     id_hash: Mapped[int] = mapped_column(comment="xxh3_64 read as signed")
     message_id: Mapped[str | None] = mapped_column(comment="null if the name is unknown")
     kind: Mapped[str] = mapped_column(comment="lost or perhaps")
-    target: Mapped[str | None] = mapped_column(comment="topic that it is sent into; null: its record is gone")
-    topic: Mapped[str | None] = mapped_column(comment="topic in which its record is; null: gone")
+    target: Mapped[str | None] = mapped_column(comment="topic or queue that it is sent into; null: its record is gone")
+    topic: Mapped[str | None] = mapped_column(comment="topic in which its record is; null: gone, or a file")
     topic_partition: Mapped[int | None] = mapped_column(Integer)
     topic_offset: Mapped[int | None]
     state: Mapped[str] = mapped_column(
         comment="planned, sending, sent, arrived (which needs no sending: it came meanwhile) or gone"
     )
+    sending_at: Mapped[datetime | None] = mapped_column(comment="when it was about to be sent")
     is_delivered: Mapped[bool] = mapped_column(comment="whether it arrived at its destinations under this replay")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from aggregator.consumer_lag.queues import QueueLags, queue_name, region_of
+from aggregator.consumer_lag.queues import QueueLags, queue_name
 from aggregator.node_groups import QUEUES, NodeGroup, PartitionLag
-from lagloss.errors import BadSetting
+from lagloss_server.base.errors import Boto3Missing
+from lagloss_server.net.aws import region_of
 
 AWS = "https://sqs.eu-central-1.amazonaws.com/123456789012/import"
 LOCAL = "http://127.0.0.1:4566/000000000000/archive"
@@ -101,5 +102,5 @@ def test_a_queues_address_may_name_its_region(url: str, region: str | None) -> N
 
 def test_without_boto3_the_setting_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(BadSetting, match=r"lagloss-server\[aws\]"):
+    with pytest.raises(Boto3Missing, match=r"lagloss-server\[aws\]"):
         QueueLags()

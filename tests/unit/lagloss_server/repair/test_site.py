@@ -10,7 +10,7 @@ from lagloss.errors import UsageError
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.place import Place
 from lagloss_server.repair.records import TopicRecord
-from lagloss_server.repair.site import HEADERS, find_site, not_idempotent, parse_place
+from lagloss_server.repair.site import HEADERS, RepairSite, find_site, not_idempotent, parse_place
 
 COPIED = [("lagloss-replay", b"earlier"), ("lagloss-id", b"orders/2/40")]
 SDK = """
@@ -39,6 +39,19 @@ spec:
         out: {topic: enriched, id: 'header:id', eventTime: 'header:at'}
         dead: {topic: orders-dead}
     - {name: c, taps: {in: {group: sink}}}
+"""
+FILES = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: scores-files}
+spec:
+  nodes:
+    - {name: landing, to: [db-queue, index-import], copy: all}
+    - {name: db-queue, to: [db-import]}
+    - {name: db-import, to: [db-done], queue: "https://sqs.eu-central-1.amazonaws.com/1/db"}
+    - {name: db-done}
+    - {name: index-import, to: [index-done], queue: "https://sqs.eu-central-1.amazonaws.com/1/index"}
+    - {name: index-done}
 """
 
 
@@ -108,6 +121,44 @@ def test_records_of_another_topic_are_sent_into_the_topic_before_the_place() -> 
     assert (source.topic, source.target, source.extraction.id.written) == ("backup", "orders", "$.id")
     (same,) = site(tapped(), "node:b", "orders").sources[:1]
     assert (same.topic, same.target) == ("orders", "orders")
+
+
+@pytest.mark.parametrize(
+    ("at", "name"),
+    [
+        ("link:landing->db-queue", "db"),
+        ("node:db-queue", "db"),
+        ("link:db-queue->db-import", "db"),
+        ("node:db-import", "db"),
+        ("link:landing->index-import", "index"),
+        ("node:index-import", "index"),
+    ],
+)
+def test_files_come_from_the_queue_of_the_node_or_of_the_node_that_the_queue_stands_before(at: str, name: str) -> None:
+    files = parse_definition(FILES)
+    url = f"https://sqs.eu-central-1.amazonaws.com/1/{name}"
+    place = parse_place(at, files.graph)
+    assert find_site(files, place, None) == RepairSite(place, "", (), url)
+    with pytest.raises(UsageError, match=f"--from-topic: .* receives files from a queue .{url}., not from a topic"):
+        site(files, at, "orders")
+
+
+@pytest.mark.parametrize("at", ["node:landing", "link:db-import->db-done", "node:db-done"])
+def test_a_place_before_or_behind_the_importer_has_no_queue(at: str) -> None:
+    with pytest.raises(UsageError, match="does not name the topic"):
+        site(parse_definition(FILES), at)
+
+
+def test_a_node_that_reads_a_topic_does_not_stand_for_the_queue_behind_it() -> None:
+    text = FILES.replace("name: db-queue, to", "name: db-queue, group: g, to")
+    with pytest.raises(UsageError, match="does not name the topic"):
+        site(parse_definition(text), "link:landing->db-queue")
+
+
+def test_a_tapped_topic_comes_before_a_queue() -> None:
+    tap = "taps: {'out:index-import': {topic: files, id: $.id, eventTime: $.at}}"
+    definition = parse_definition(FILES.replace("copy: all", f"copy: all, {tap}"))
+    assert site(definition, "link:landing->index-import").targets == ("files",)
 
 
 def test_a_copy_has_all_that_its_record_has_and_the_replays_name() -> None:
