@@ -56,6 +56,14 @@ POINTS: Final = (
     "RepairLedger.end before",
 )
 """Where a repairer is killed: before or after a call."""
+FILE_POINTS: Final = (
+    *(point for point in POINTS if not point.startswith("RepairSender")),
+    "QueueTransport.begin before",
+    "QueueTransport.read after",
+    "QueueTransport.send before",
+    "QueueTransport.send after",
+)
+"""The same where files are sent again."""
 _FORKS: Final = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["lagloss_server.cli.main", "lagloss_server.repair.runner"])
 
@@ -354,6 +362,8 @@ class Repairer:
     bootstrap: str
     database_url: str
     folder: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """More of its environment."""
 
     def run(self, words: Sequence[str], fault: str | None = None, nth: int = 1) -> Ended:
         """Run a command to its end, or until it is killed at the nth time that it comes to a point."""
@@ -366,6 +376,7 @@ class Repairer:
             "LAGLOSS_KAFKA_BOOTSTRAP": self.bootstrap,
             "LAGLOSS_DATABASE_URL": self.database_url,
             "LAGLOSS_DATA_DIR": str(self.folder),
+            **self.variables,
         }
         process = _FORKS.Process(target=_repair, args=([*words, "--json"], environment, str(out), fault, nth))
         process.start()
@@ -397,11 +408,13 @@ def _repair(words: list[str], environment: Mapping[str, str], out: str, fault: s
 def _die_at(point: str, nth: int) -> None:
     from lagloss_server.repair.arrivals import Arrivals
     from lagloss_server.repair.ledger import RepairLedger
+    from lagloss_server.repair.queue import QueueTransport
     from lagloss_server.repair.sender import RepairSender
 
     name, when = point.split(" ")
     owner, method = name.split(".")
-    of: Any = {"Arrivals": Arrivals, "RepairLedger": RepairLedger, "RepairSender": RepairSender}[owner]
+    owners: tuple[Any, ...] = (Arrivals, QueueTransport, RepairLedger, RepairSender)
+    of: Any = next(kind for kind in owners if kind.__name__ == owner)
     left = nth
 
     def come(then: str) -> None:

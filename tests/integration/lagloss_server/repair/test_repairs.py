@@ -7,29 +7,20 @@ the first, LAGLOSS_REPAIR_MOST how many messages one loses at most, LAGLOSS_REPA
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 
 import pytest
-from pyspark.sql import SparkSession
 
-from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.ops.processes import choose_port, spawn, terminate
 from lagloss_server.repair.ledger import RepairLedger, RepairRequest, TakenOver
 from lagloss_server.repair.records import TopicRecord
 from lagloss_server.repair.sender import OutgoingRecord, RepairSender
-from lagloss_server.store.partitions import make_days_ahead
-from lagloss_server.store.store import Store
-from tests.support.closers import driven, wait_until
+from tests.integration.lagloss_server.repair.conftest import World
+from tests.support.closers import wait_until
 from tests.support.repairs import (
     GONE,
     NOWHERE,
@@ -37,9 +28,7 @@ from tests.support.repairs import (
     POINTS,
     Chain,
     Ended,
-    Repairer,
     TappedChain,
-    closing_all,
     committed,
     copy_topic,
     delete_records,
@@ -50,54 +39,7 @@ COUNT = int(os.environ.get("LAGLOSS_REPAIR_HISTORIES", "2"))
 FIRST_SEED = int(os.environ.get("LAGLOSS_REPAIR_SEED", "1"))
 MOST = int(os.environ.get("LAGLOSS_REPAIR_MOST", "60"))
 AT_ONCE = int(os.environ.get("LAGLOSS_REPAIR_AT_ONCE", "8"))
-MINUTES_AGO = 5
 WINDOWS = 2
-
-
-@contextmanager
-def tapping(environment: dict[str, str], folder: Path) -> Iterator[None]:
-    """A process of the taps."""
-    port = {"LAGLOSS_TAPS_PORT": str(choose_port("the taps"))}
-    process = spawn([sys.executable, "-m", "taps"], folder / "taps.log", env={**environment, **port})
-    try:
-        yield
-    finally:
-        terminate(process, 20)
-
-
-@dataclass(frozen=True)
-class World:
-    """A database whose windows are closed by an aggregator's parts, and repairers on it."""
-
-    store: Store
-    bootstrap: str
-    repairer: Repairer
-
-    def chain(self, word: str, fates: dict[str, str], topic: str = "", kind: type[Chain] = Chain) -> Chain:
-        """A running pipeline, defined."""
-        start_s = int(time.time()) // 60 * 60 - 60 * MINUTES_AGO
-        chain = kind(self.bootstrap, f"{word}-{uuid.uuid4().hex[:6]}", start_s, fates, topic)
-        self.store.apply(parse_definition(chain.definition), None if kind is TappedChain else 0)
-        chain.start()
-        return chain
-
-
-@pytest.fixture(scope="module")
-def world(
-    spark: SparkSession, kafka_bootstrap: str, module_database_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
-    create_topics(kafka_bootstrap)
-    store = Store(module_database_url)
-    make_days_ahead(store.engine, time.time())
-    folder = tmp_path_factory.mktemp("repairers")
-    servers = {"LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap, "LAGLOSS_DATABASE_URL": module_database_url}
-    with (
-        driven(spark, kafka_bootstrap, store, BEACONS, REPORTS) as parts,
-        closing_all(parts),
-        tapping({**servers, "LAGLOSS_DATA_DIR": str(folder)}, folder),
-    ):
-        yield World(store, kafka_bootstrap, Repairer(kafka_bootstrap, module_database_url, folder))
-    store.close()
 
 
 def test_the_position_is_committed_with_the_records_and_the_sender_before_is_shut_out(kafka_bootstrap: str) -> None:
@@ -258,6 +200,40 @@ def test_what_retention_has_taken_is_gone_unless_another_topic_has_it(world: Wor
         assert (ended.code, ended.document["sent"], ended.document["topic"]) == (0, 5, chain.topic)
         sent = committed(world.bootstrap, chain.topic)
         assert sorted(copy.message_id for copy in sent) == names
+    finally:
+        chain.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_what_retention_has_taken_is_found_in_the_dead_letter_queue_of_the_node(world: World) -> None:
+    random, place = Random(7), "node b"
+    fates = {f"lost-{number}": place for number in range(12)} | {f"fine-{number}": NOWHERE for number in range(5)}
+    chain = world.chain("dead", fates, kind=TappedChain)
+    try:
+        chain.send(WINDOWS, random)
+        chain.wait_for_losses(world.store, WINDOWS)
+        originals = {copy.message_id: copy for copy in committed(world.bootstrap, chain.topic)}
+        copy_topic(world.bootstrap, chain.topic, f"{chain.pipeline}-dead")
+        delete_records(world.bootstrap, chain.topic)
+        # its tap begins behind these records: else they were dead, not lost
+        definition = chain.definition.replace(
+            f"{chain.pipeline}-c}}}}", f"{chain.pipeline}-c}}, dead: {{topic: {chain.pipeline}-dead}}}}", 1
+        )
+        world.store.apply(parse_definition(definition.replace("lookback: 30m", "lookback: 1s")))
+        killed = world.repairer.run(chain.command(place, WINDOWS), "RepairSender.commit_transaction after")
+        assert killed.code == -9
+        ended = world.repairer.run(chain.command(place, WINDOWS))
+        assert ended.code == 0, ended
+        assert ended.document is not None
+        assert (ended.document["topic"], ended.document["sent"]) == (chain.topic, 12)
+        sent = committed(world.bootstrap, chain.topic)
+        assert Counter(copy.message_id for copy in sent) == Counter(chain.lost_at(place))
+        assert all(
+            (copy.key, copy.value) == (originals[copy.message_id].key, originals[copy.message_id].value)
+            for copy in sent
+        )
+        assert {copy.replay for copy in sent} == {ended.document["repair"]}
     finally:
         chain.close()
 
