@@ -95,11 +95,13 @@ class FilesChain(Chain):
         self._stack.callback(self._over.set)
 
     def send(self, windows: int, random: Random) -> None:
-        """Store every file, with event times in so many minutes. The names of `fates` become ids."""
+        """Store every file, with event times in so many minutes by the numbers in their names. These become ids."""
         bucket = self._landing.bucket(self.s3, files_to=["queue", "other"])
         fates, self.fates = self.fates, {}
         for name in random.sample(sorted(fates), len(fates)):
-            event_ms = self.start_s * 1_000 + random.randrange(windows * 60_000)
+            # some arrive in each minute: what is lost in others is certain later
+            minute = int(name.rpartition("-")[2]) % windows
+            event_ms = (self.start_s + 60 * minute) * 1_000 + random.randrange(60_000)
             key = f"{KEPT if not fates[name] else 'dropped/'}dt=1/{event_ms}-{name} ä+@.avro"
             answer = bucket.put([], [], Bucket=self.bucket, Key=key, Body=random.randbytes(random.randint(0, 50)))
             version = answer.get("VersionId")
