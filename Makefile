@@ -64,7 +64,7 @@ MANY := LAGLOSS_HISTORIES=100 LAGLOSS_TAP_HISTORIES=60 LAGLOSS_ALERTING_HISTORIE
 	LAGLOSS_REPAIR_MOST=10000
 RANDOM_TESTS := $(addprefix tests/integration/,aggregator/test_crash_histories.py taps/test_histories.py \
 	alerting/test_pre_check.py aggregator/reports/test_repeated_reports.py aggregator/test_any_record.py \
-	collector/test_any_body.py lagloss_server/repair/test_repairs.py) \
+	collector/test_any_body.py lagloss_server/repair/test_repairs.py lagloss_server/repair/test_file_repairs.py) \
 	tests/unit/lagloss_server/blame/test_causes.py
 
 .PHONY: histories
