@@ -20,11 +20,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import select
 
 from aggregator.clock import Catchup
+from lagloss.broker.errors import kafka_error
 from lagloss.broker.headers import headers_of
 from lagloss.identity import Carrier, Identity, from_headers, replay_of
 from lagloss.kafka import KafkaNode
@@ -113,7 +114,11 @@ class Chain:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         missing = {self.topic, f"{self.pipeline}-c"} - admin.list_topics(timeout=20).topics.keys()
         for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in sorted(missing)]).values():
-            made.result(30)
+            try:
+                made.result(30)
+            except KafkaException as error:  # a broker may not list yet what another chain has just made
+                if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
         self._open()
         for node, topic in (("b", self.topic), ("c", f"{self.pipeline}-c")):
             thread = threading.Thread(target=self._follow, args=(node, topic))
