@@ -69,6 +69,8 @@ def fates_of(random: Random, place: str, lost: int, prefix: str = "") -> dict[st
     """Messages that are lost at a place, some at others, and some that arrive."""
     fates = {f"{prefix}{place.replace(' ', '-')}-{number}": place for number in range(lost)}
     others = random.choices([NOWHERE, *PLACES], k=random.randint(5, 30))
+    # of a minute in which nothing arrives, nodes that started afterwards say nothing
+    others += [NOWHERE] * 10 * WINDOWS
     return fates | {f"{prefix}other-{number}": fate for number, fate in enumerate(others)}
 
 
