@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -27,6 +27,7 @@ from taps.plan import TapPlan
 from taps.records import TapCounts, UnreadableRecords
 from taps.wanted import RunningTap
 
+P = TypeVar("P", bound=TapPlan)
 LOST_AFTER_S: Final = 15.0
 """Time without a sign of life after which another process takes over: with `CLAIM_S`, within 20 s."""
 CONNECTIONS: Final = 4
@@ -38,10 +39,10 @@ class NotOwned(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnedTap:
+class OwnedTap(Generic[P]):
     """A tap as it was left: its newest plan, which may have been carried out or not, and the account before it."""
 
-    plan: TapPlan
+    plan: P
     tallies: Sequence[Tally]
     counts: TapCounts
 
@@ -100,8 +101,9 @@ class TapStore:
         with self._transaction() as connection:
             return bool(connection.execute(select(func.count()).where(TapRow.emitter == emitter)).scalar_one())
 
-    def claim(self, emitter: bytes) -> OwnedTap | None:
-        """Own this tap from now on; None while another process owns it, or if there is none."""
+    def claim(self, emitter: bytes, read: Callable[[Mapping[str, Any]], P]) -> OwnedTap[P] | None:
+        """Own this tap from now on; None while another process owns it, or if there is none. `read` returns the plan of
+        a document."""
         table, owner = table_of(TapRow), self._owner()
         with self._transaction() as connection:
             is_free = or_(table.c.owner == owner, text(IS_FREE))
@@ -116,7 +118,7 @@ class TapStore:
             rows = connection.execute(select(*columns).where(TapUnreadableRow.emitter == emitter))
             unreadable = {reason: UnreadableRecords(*values) for reason, *values in rows}
         counts = TapCounts(row.seen, row.left_out, row.early, row.gone, unreadable)
-        return OwnedTap(TapPlan.of(row.plan), tallies, counts)
+        return OwnedTap(read(row.plan), tallies, counts)
 
     def advance(self, emitter: bytes, plan: TapPlan, tallies: Sequence[Tally], counts: TapCounts, commits: str) -> None:
         """Store the next plan, with the account up to the one before it: `tallies` that changed since.

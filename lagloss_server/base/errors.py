@@ -326,6 +326,10 @@ class RegistryRefuses(RegistryUnreachable):
     """The schema registry at {url} rejects {who}: {detail}. See docs/kafka.md for the connection variables."""
 
 
+class TableUnreadable(ServerUnreachable):
+    """Cannot read table {table}: {detail}. Nothing of it counts as lost in the meantime (docs/sinks.md)."""
+
+
 class UnreadableDefinition(ServerUnreachable):
     """Cannot read version {version} of the definition of {pipeline}: {why}. Upgrade this lagloss, or apply a
     definition that it supports (docs/upgrading.md)."""

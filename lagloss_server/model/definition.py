@@ -25,7 +25,8 @@ from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
 from lagloss_server.model.nodes import NodeSpec, problem_of
 from lagloss_server.model.span_resolution import SpanProblem, span_points_of
 from lagloss_server.model.spans import SpanPoint
-from lagloss_server.model.tap_resolution import TapProblem, taps_of
+from lagloss_server.model.tables import TableTap
+from lagloss_server.model.tap_resolution import TapProblem, table_taps_of, taps_of
 from lagloss_server.model.taps import Order, Tap
 from lagloss_server.model.window import rfc3339
 
@@ -167,7 +168,7 @@ class PipelineSpec(Strict):
 class Definition(Strict):
     """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms.
 
-    What follows from the fields (`graph`, `taps`, `span_points`) is computed once per object. Copies and pickles leave
+    What follows from the fields (`graph`, `taps`, `table_taps`, `span_points`) is computed once per object. Copies and pickles leave
     it out: a copy may have other nodes, and an executor derives it again.
     """
 
@@ -190,7 +191,7 @@ class Definition(Strict):
         if info.context == _STORED:
             return self
         try:
-            _ = self.taps
+            _ = self.taps, self.table_taps
         except TapProblem as problem:
             refuse([(("spec", "nodes", self._index_of(problem.node), "taps", problem.place), str(problem))])
         return self
@@ -228,8 +229,13 @@ class Definition(Strict):
 
     @cached_property
     def taps(self) -> tuple[Tap, ...]:
-        """The taps, in the order of the flow; TapProblem if the definition was stored and never checked."""
+        """The taps of Kafka, in the order of the flow; TapProblem if the definition was stored and never checked."""
         return tuple(taps_of(self.name, self.spec.nodes, self.graph, self.spec.order))
+
+    @cached_property
+    def table_taps(self) -> tuple[TableTap, ...]:
+        """The taps of tables, in the same order."""
+        return tuple(table_taps_of(self.name, self.spec.nodes, self.graph))
 
     @cached_property
     def span_points(self) -> tuple[SpanPoint, ...]:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import networkx as nx
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from lagloss_server.base.fields import Name, Strict, like
 from lagloss_server.model.spans import SpanPlace, SpanSpec
+from lagloss_server.model.tables import TableSpec
 from lagloss_server.model.taps import Elsewhere, GroupId, OffsetStorage, TapPlace, TapSpec
 
 QueueUrl = Annotated[
     str, like(r"^https?://[^\s\x00-\x1f\x7f]{1,500}$", "an HTTP or HTTPS URL without spaces", is_shown=False)
 ]
 """As boto3 calls it."""
+
+
+def _kind_of_tap(source: Any) -> str:
+    """Return which of its kinds a tap is meant as, so that errors name what that kind expects."""
+    if isinstance(source, str):
+        return "elsewhere"
+    keys = source if isinstance(source, Mapping) else ()
+    return "table" if isinstance(source, TableSpec) or "table" in keys or "database" in keys else "kafka"
+
+
+TapSource = Annotated[
+    Annotated[TapSpec, Tag("kafka")] | Annotated[TableSpec, Tag("table")] | Annotated[Elsewhere, Tag("elsewhere")],
+    Discriminator(_kind_of_tap),
+]
 
 
 class NodeSpec(Strict):
@@ -37,7 +52,7 @@ class NodeSpec(Strict):
     ids: Literal["new"] | None = None
     contract: Literal["split", "aggregate"] | None = None
     idempotent: Annotated[bool, Field(strict=True)] | None = None
-    taps: Mapping[TapPlace, TapSpec | Elsewhere] = Field(default_factory=dict)
+    taps: Mapping[TapPlace, TapSource] = Field(default_factory=dict)
     spans: Mapping[SpanPlace, SpanSpec] = Field(default_factory=dict)
     description: str = ""
 

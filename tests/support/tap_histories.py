@@ -41,8 +41,9 @@ from taps.kernel import SEQ_BITS, BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
+from taps.plan_runner import REPORT_BITS
 from taps.rounds import report_together
-from taps.runner import REPORT_BITS, TapRunner
+from taps.runner import TapRunner
 from taps.source_offsets import ConnectorCommits
 from taps.store import NextPlan, NotOwned, TapStore
 from taps.topic_reader import TopicReader
