@@ -21,7 +21,7 @@ from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, UNNAMED_REPLAY, WIND
 from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.extraction import Extracted, Extractor
 from lagloss_server.extraction.columns import ByteColumn
-from lagloss_server.model.taps import Tap
+from lagloss_server.model.tables import AnyTap
 from taps.order import KeyTimes, PartitionOrder
 from taps.plan import GAP_MS, STANDING_MS, OffsetSpan, TapPlan
 from taps.records import SpanRecords, TapCounts, UnreadableRecords
@@ -117,7 +117,7 @@ def named_replays(parts: Sequence[SpanBeacons], known: Iterable[str]) -> list[st
 class BlockMaker:
     """Makes the blocks of one tap's plans. `since_ms`: start of its first window."""
 
-    tap: Tap
+    tap: AnyTap
     emitter: bytes
     since_ms: int
     extractor: Extractor

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from prometheus_client import Counter, Gauge
 
-from lagloss_server.model.taps import Tap
+from lagloss_server.model.tables import AnyTap
 from lagloss_server.net.exposition import SetAsideCounts, registry_of
 from taps.kernel import Blocks
 from taps.plan import Look, TapPlan
@@ -44,12 +44,12 @@ class TapMetrics:
             registry=self.registry,
         )
 
-    def looked(self, tap: Tap, look: Look, plan: TapPlan) -> None:
+    def looked(self, tap: AnyTap, look: Look, plan: TapPlan) -> None:
         """Show how much a topic holds beyond a plan."""
         unread = sum(max(0, log.stable_end - plan.positions[partition]) for partition, log in look.logs.items())
         self._unread.labels(tap.pipeline, tap.node, tap.source).set(unread)
 
-    def count(self, tap: Tap, blocks: Blocks, plan: TapPlan) -> None:
+    def count(self, tap: AnyTap, blocks: Blocks, plan: TapPlan) -> None:
         """Count a plan that was carried out."""
         labels = (tap.pipeline, tap.node, tap.source)
         self._records.labels(*labels).inc(blocks.counts.seen)
@@ -58,17 +58,17 @@ class TapMetrics:
         self.count_unreadable(tap, blocks.counts.unreadable)
         self._through.labels(*labels).set(plan.through_ms / 1_000)
 
-    def count_unreadable(self, tap: Tap, unreadable: Mapping[str, UnreadableRecords]) -> None:
+    def count_unreadable(self, tap: AnyTap, unreadable: Mapping[str, UnreadableRecords]) -> None:
         """Count records that could not be read, by reason."""
         for reason, records in unreadable.items():
             self._unreadable.labels(tap.pipeline, tap.node, tap.source, reason).inc(records.count)
 
-    def left(self, tap: Tap) -> None:
+    def left(self, tap: AnyTap) -> None:
         """Show no longer how far a tap is read that this process does not own any more: else it would fall behind."""
         for gauge in (self._through, self._unread):
             with suppress(KeyError):  # it never owned it
                 gauge.remove(tap.pipeline, tap.node, tap.source)
 
-    def waits(self, tap: Tap) -> None:
+    def waits(self, tap: AnyTap) -> None:
         """Count a try that failed."""
         self._waits.labels(tap.pipeline, tap.node, tap.source).inc()

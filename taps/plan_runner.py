@@ -1,5 +1,5 @@
-"""A tap at work, whatever it reads: own it, store its next plan, carry it out, report; repeat what its last owner may not
-have finished."""
+"""One tap at work, whatever it reads: own it, store its next plan, carry it out, report; and repeat what its last owner
+may not have finished."""
 
 from __future__ import annotations
 
@@ -101,6 +101,14 @@ class PlanRunner(ABC, Generic[P]):
     def _pause(self) -> float:
         """Return for how long (s) to wait before the next turn, if nothing is known to be left to do."""
         return max(0.0, self._looked_at + TURN_S - time.monotonic())
+
+    def _made_for(self, last: P) -> P:
+        """Return the last plan made for the beacons topic and the sample as they are now."""
+        partitions = self._outlet.partitions()
+        if partitions is None:
+            raise ConnectionError(self._outlet.last_error or "the broker for beacons does not respond")
+        sample = self._outlet.sample(self._running.tap.pipeline)
+        return replace(last, partitions=partitions, sample=sample, replays=self._replays)
 
     def _last_plan(self, plan: P) -> P:
         """Return the plan with which a tap is closed that no definition wants any more."""

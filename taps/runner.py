@@ -11,6 +11,7 @@ import structlog
 
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.wire.format import Progress
+from lagloss_server.model.taps import Tap
 from taps.cluster_topics import TURN_S, SharedLook, TopicEnds
 from taps.commit_log import CommitReader
 from taps.kernel import Blocks
@@ -80,9 +81,8 @@ class TapRunner(PlanRunner[TapPlan]):
         metrics: TapMetrics,
         idle_report_s: float = IDLE_REPORT_S,
     ) -> None:
-        self._reader = reader
-        self._engine = engine
-        self._commits = commits
+        assert isinstance(running.tap, Tap)
+        self._tap, self._reader, self._engine, self._commits = running.tap, reader, engine, commits
         super().__init__(running, store, outlet, metrics, idle_report_s)
 
     @property
@@ -182,30 +182,22 @@ class TapRunner(PlanRunner[TapPlan]):
         return max(TURN_S, self._reported_at + self._idle_report_s + LATE_S - time.monotonic())
 
     def _next(self, last: TapPlan) -> TapPlan:
-        partitions = self._outlet.partitions()
-        if partitions is None:
-            raise ConnectionError(self._outlet.last_error or "the broker for beacons does not respond")
+        last = self._made_for(last)
         commits = None
         if self._commits is not None:
             commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
             # stored with the plan that goes on after them; if there is none, whoever reads them again counts them
             self._counts.add(TapCounts(unreadable=dict(commits.unreadable)))
-            self._metrics.count_unreadable(self._running.tap, commits.unreadable)
+            self._metrics.count_unreadable(self._tap, commits.unreadable)
         topic = self._reader.newest(max(self._owned_from, self._look_after, commits.topic_after if commits else 0.0))
         self._looked_at = topic.asked_at
         last, gone = self._resumed(self._rested(last, topic), topic)
         self._look = topic.look
-        last = replace(
-            last,
-            partitions=partitions,
-            sample=self._outlet.sample(self._running.tap.pipeline),
-            is_spread=self._engine.is_spread,
-            replays=self._replays,
-        )
+        last = replace(last, is_spread=self._engine.is_spread)
         following = self._planner.plan(last, topic.look, commits, self._engine.limit)
         following = replace(following, gone={**gone, **following.gone})
         self._quiet = 0 if following.spans or following.gone else self._quiet + 1
-        self._metrics.looked(self._running.tap, topic.look, following)
+        self._metrics.looked(self._tap, topic.look, following)
         return following
 
     def _without_look(self, last: TapPlan) -> TapPlan | None:
@@ -234,11 +226,11 @@ class TapRunner(PlanRunner[TapPlan]):
         if topic.topic_id != last.topic_id:
             begun = Beginning(ANEW, {}) if last.topic_id else self._begin(topic.look.logs)
             if last.topic_id:
-                log.warning("topic recreated", tap=self._running.tap.source)
+                log.warning("topic recreated", tap=self._tap.source)
             last = replace(last, topic_id=topic.topic_id, until_ms={}, commits={}, void={})
         elif tails:
             begun = Beginning({**last.positions, **tails}, dict.fromkeys(tails, 1))
-            log.warning("topic truncated", tap=self._running.tap.source, ends=tails)
+            log.warning("topic truncated", tap=self._tap.source, ends=tails)
             last = replace(
                 last, commits={partition: marks for partition, marks in last.commits.items() if partition not in tails}
             )
@@ -268,7 +260,7 @@ class TapRunner(PlanRunner[TapPlan]):
         self._reader.close()
 
     def _new_planner(self) -> Planner:
-        tap = self._running.tap
+        tap = self._tap
         if tap.group is not None:
             return GroupPlanner(self._reader.has_none)
         return TopicPlanner(lambda: self._store.is_read(tap.pipeline, tap.topic))
@@ -284,7 +276,7 @@ class TapRunner(PlanRunner[TapPlan]):
         )
 
     def _progress(self, plan: TapPlan) -> tuple[Progress, ...]:
-        tap = self._running.tap
+        tap = self._tap
         lanes = [
             Progress(f"{tap.node}.in", f"{tap.topic}/{partition}", until)
             for partition, until in sorted(plan.until_ms.items())

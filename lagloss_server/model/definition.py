@@ -168,8 +168,8 @@ class PipelineSpec(Strict):
 class Definition(Strict):
     """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms.
 
-    What follows from the fields (`graph`, `taps`, `table_taps`, `span_points`) is computed once per object. Copies and pickles leave
-    it out: a copy may have other nodes, and an executor derives it again.
+    What follows from the fields (`graph`, `taps`, `table_taps`, `span_points`) is computed once per object. Copies and
+    pickles leave it out: a copy may have other nodes, and an executor derives it again.
     """
 
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")

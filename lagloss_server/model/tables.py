@@ -10,7 +10,7 @@ from pydantic import Field
 
 from lagloss_server.base.fields import DurationMs, Name, Strict, like
 from lagloss_server.model.expressions import IdExpression, TimeExpression
-from lagloss_server.model.taps import Extraction
+from lagloss_server.model.taps import Extraction, Tap
 
 TableName = Annotated[
     str,
@@ -79,3 +79,19 @@ class TableTap:
     @property
     def extraction(self) -> Extraction:
         return ROW
+
+    @property
+    def group(self) -> None:
+        """No reader of it is followed."""
+
+    @property
+    def order(self) -> None:
+        """Rows have none."""
+
+
+AnyTap = Tap | TableTap
+
+
+def tap_of(document: Mapping[str, Any]) -> AnyTap:
+    """Return the tap in a `document`."""
+    return TableTap.of(document) if "table" in document else Tap.of(document)

@@ -1,4 +1,4 @@
-"""Resolution of a definition's taps: which topics, consumer groups and tables are read, for which checkpoints, and how."""
+"""Resolution of a definition's taps: which topics, groups and tables are read, for which checkpoints, and how."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from lagloss.errors import LaglossError
 from lagloss_server.base.settings import Settings
 from lagloss_server.groups.consumer_groups import ConsumerGroups
 from lagloss_server.groups.source_offsets import SourceOffsets
+from lagloss_server.model.tables import AnyTap
 from lagloss_server.model.taps import Tap
 from lagloss_server.ops.checks import TIMEOUT_S, Check
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
@@ -204,7 +205,7 @@ def _may_read(described: Any) -> bool:
     return not allowed or bool({AclOperation.READ, AclOperation.ALL} & set(allowed))
 
 
-def _named(tap: Tap) -> str:
+def _named(tap: AnyTap) -> str:
     return f"{tap.source} for {tap.node} of {tap.pipeline}"
 
 

@@ -50,7 +50,7 @@ class Service(TapService):
     def _cluster(self, name: str, taps: Any) -> Any:
         return SimpleNamespace(pool=self.pool)
 
-    def _runner(self, running: RunningTap, taps: Any, shared: Any) -> Any:
+    def _runner(self, running: RunningTap, tap: Tap, taps: Any, shared: Any) -> Any:
         self.runners.append(Runner())
         return self.runners[-1]
 

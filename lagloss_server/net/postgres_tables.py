@@ -1,0 +1,175 @@
+"""Tapped tables of PostgreSQL: connections to their databases, and whether their columns can be cursors."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import psycopg
+from psycopg import IsolationLevel, sql
+from psycopg.rows import namedtuple_row
+
+from lagloss.environment import secret
+from lagloss.errors import BadSetting, LaglossError
+from lagloss_server.base.database_url import PATIENCE, connection_options
+from lagloss_server.base.errors import TableUnreadable
+from lagloss_server.model.tables import TableSpec
+
+TIMEOUT: Final = "30s"
+"""Of each statement. A statement that takes longer has no index to go by."""
+SCHEMES: Final = ("postgresql://", "postgres://")
+
+CursorKind = Literal["xid8", "sequence", "clock"]
+_XID_DEFAULT: Final = "pg_current_xact_id()"
+_INTEGERS: Final = frozenset({"smallint", "integer", "bigint"})
+
+_FACTS: Final = """
+    SELECT c.oid::bigint AS oid, c.relkind, pg_relation_filenode(c.oid)::bigint AS file,
+        row_security_active(c.oid) AS hides_rows, pg_is_in_recovery() AS is_standby,
+        coalesce((SELECT jsonb_object_agg(attname, format_type(atttypid, NULL)) FROM pg_attribute
+            WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attname = ANY(%(names)s)), '{}') AS types,
+        a.attnotnull AS is_not_null, pg_get_expr(d.adbin, d.adrelid) AS default_,
+        EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisvalid AND indpred IS NULL AND indkey[0] = a.attnum)
+            AS is_indexed
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = %(cursor)s AND NOT a.attisdropped
+    LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+    WHERE n.nspname = %(schema)s AND c.relname = %(table)s"""
+_SEQUENCE: Final = """
+    SELECT seqrelid::regclass::text AS name, seqcache AS cached, seqincrement AS step,
+        seqcycle AS is_cycle, has_sequence_privilege(seqrelid, 'SELECT') AS is_readable
+    FROM pg_sequence WHERE seqrelid = pg_get_serial_sequence(%(quoted)s, %(cursor)s)::regclass"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A table that can be read so that no row is missed.
+
+    Attributes:
+        oid, file: of the table, another one once it is created again; of its file, another one once it is rewritten.
+        kind: of its cursor: ids of transactions, numbers of a sequence, or times.
+        sequence: of such a cursor, its name as SQL has it; else empty.
+        is_indexed: an index begins with the cursor.
+    """
+
+    oid: int
+    file: int | None
+    kind: CursorKind
+    sequence: str
+    is_indexed: bool
+    is_standby: bool
+    event_time: str
+    """Type of that column."""
+
+
+def variable_of(database: str) -> str:
+    """Return the variable with the URL of a database that definitions name."""
+    return f"LAGLOSS_TABLES_{re.sub('[^A-Z0-9]', '_', database.upper())}_URL"
+
+
+def url_of(database: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the URL of a named database.
+
+    Raises:
+        BadSetting: the environment does not have it.
+    """
+    variable = variable_of(database)
+    url = secret(os.environ if environ is None else environ, variable)
+    if not url:
+        problem = f"is not set, but the definition of a pipeline uses the database {database}"
+        raise BadSetting(variable=variable, problem=problem)
+    if not url.startswith(SCHEMES):
+        raise BadSetting(variable=variable, problem="is not a postgresql:// URL: tables of PostgreSQL can be tapped")
+    return url
+
+
+def connect(database: str) -> psycopg.Connection[Any]:
+    """Return a connection whose transactions are read-only and see one snapshot each.
+
+    Raises:
+        BadSetting: see `url_of`.
+        psycopg.Error: the database does not answer, or refuses.
+    """
+    variable = variable_of(database)
+    options = connection_options(url_of(database), variable, **PATIENCE, target_session_attrs="any")
+    connection = psycopg.connect(
+        **{"application_name": "lagloss", **options}, row_factory=namedtuple_row, prepare_threshold=None
+    )
+    connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
+    return connection
+
+
+@contextmanager
+def naming(spec: TableSpec) -> Iterator[None]:
+    """Raise what goes wrong with a table as TableUnreadable."""
+    try:
+        yield
+    except TableUnreadable:
+        raise
+    except psycopg.Error as error:
+        raise unreadable(spec, error.diag.message_primary or str(error) or type(error).__name__) from error
+    except LaglossError as error:
+        raise unreadable(spec, str(error)) from error
+
+
+def read_facts(connection: psycopg.Connection[Any], spec: TableSpec) -> TableFacts:
+    """Return what the catalog says of a table.
+
+    Raises:
+        TableUnreadable: it is not there, or its rows cannot be read so that none is missed.
+    """
+    if spec.cursor is None:
+        raise unreadable(spec, "a table of PostgreSQL needs a `cursor`")
+    schema, table = spec.parts
+    names = [spec.id, spec.event_time, spec.cursor]
+    wanted = {"schema": schema, "table": table, "cursor": spec.cursor, "names": names}
+    row = connection.execute(_FACTS, wanted).fetchone()
+    if row is None or row.relkind not in ("r", "p"):
+        found = "it does not exist" if row is None else "it is a view or a foreign table"
+        raise unreadable(spec, f"{found}; names are as the catalog has them, in small letters by default")
+    missing = [name for name in names if name not in row.types]
+    if missing:
+        raise unreadable(spec, f"it has no column {missing[0]}")
+    if row.hides_rows:
+        raise unreadable(spec, "row security hides rows of it from this role; grant BYPASSRLS or a policy for all rows")
+    if not row.is_not_null:
+        raise unreadable(spec, f"{spec.cursor} can be null, and such rows would be missed; SET NOT NULL")
+    kind, sequence = _cursor(connection, spec, row.types[spec.cursor], row.default_)
+    if row.is_standby and kind != "xid8":
+        expected = f"an xid8 with DEFAULT {_XID_DEFAULT}, since a stand-by shows no other open transactions"
+        raise unreadable(spec, f"expected {expected}, found {spec.cursor} of type {row.types[spec.cursor]}")
+    event_time = row.types[spec.event_time]
+    return TableFacts(row.oid, row.file, kind, sequence, row.is_indexed, row.is_standby, event_time)
+
+
+def _cursor(
+    connection: psycopg.Connection[Any], spec: TableSpec, column_type: str, default: str | None
+) -> tuple[CursorKind, str]:
+    """Return the kind of a cursor, and its sequence. Raises TableUnreadable."""
+    if column_type == "xid8" and default == _XID_DEFAULT:
+        return "xid8", ""
+    if column_type == "timestamp with time zone":
+        return "clock", ""
+    if column_type not in _INTEGERS:
+        expected = f"a sequence's number, a timestamptz, or an xid8 with DEFAULT {_XID_DEFAULT}"
+        raise unreadable(spec, f"expected a cursor that is {expected}, found {spec.cursor} of type {column_type}")
+    quoted = sql.Identifier(*spec.parts).as_string(connection)
+    sequence = connection.execute(_SEQUENCE, {"quoted": quoted, "cursor": spec.cursor}).fetchone()
+    if sequence is None:
+        problem = f"no sequence fills {spec.cursor}, so that a row can come with any number"
+        raise unreadable(spec, f"{problem}; use an identity column, or ALTER SEQUENCE … OWNED BY")
+    if sequence.cached > 1 or sequence.step != 1 or sequence.is_cycle:
+        problem = f"the sequence {sequence.name} lets sessions keep numbers for later"
+        raise unreadable(spec, f"{problem}; it needs CACHE 1, INCREMENT 1 and NO CYCLE")
+    if not sequence.is_readable:
+        raise unreadable(spec, f"GRANT SELECT ON SEQUENCE {sequence.name} is missing, by which a restart of it shows")
+    return "sequence", sequence.name
+
+
+def unreadable(spec: TableSpec, detail: str) -> TableUnreadable:
+    """Return the error of a table that cannot be read."""
+    return TableUnreadable(table=f"{spec.table} of {spec.database}", detail=detail)
