@@ -82,6 +82,8 @@ class OpenTransaction:
     """The group commits them once the transaction is committed."""
     name: str | None = None
     """By which it is prepared."""
+    drawn: int | None = None
+    """The number of its next row, if it has drawn that already."""
 
 
 class FragileTable(PostgresTable):
@@ -151,12 +153,18 @@ class TableHistory:
         for message in messages:
             message.taken_ms = now_ms()
 
-    def insert(self, connection: psycopg.Connection[Any], messages: list[Ledgered]) -> None:
+    def insert(
+        self, connection: psycopg.Connection[Any], messages: list[Ledgered], opened: OpenTransaction | None = None
+    ) -> None:
         for message in messages:
             message.inserting_ms = now_ms()
+            columns, values = "id, at", [message.message_id, message.event_ms / 1_000]
+            if opened is not None and opened.drawn is not None:
+                columns, values, opened.drawn = "id, at, n", [*values, opened.drawn], None
+            marks = "%s, to_timestamp(%s), %s" if len(values) == 3 else "%s, to_timestamp(%s)"
             connection.execute(
-                f"INSERT INTO {self.name} (id, at) VALUES (%s, to_timestamp(%s))",  # type: ignore[arg-type]
-                (message.message_id, message.event_ms / 1_000),
+                f"INSERT INTO {self.name} ({columns}) VALUES ({marks})",  # type: ignore[arg-type]
+                values,
             )
 
     def commit_at_once(self, messages: list[Ledgered]) -> None:
@@ -205,10 +213,14 @@ class TableHistory:
         if len(self.open) >= 3:
             return
         opened = OpenTransaction(self.shop.transaction(), takes=self.random.random() < 0.5)
-        if self.random.random() < 0.3:
-            opened.connection.execute("SELECT 1")
         self.open.append(opened)
-        self.go_on(opened)
+        if self.random.random() < 0.5:
+            self.go_on(opened)
+        elif self.kind == "sequence":
+            drawn = opened.connection.execute(f"SELECT nextval('{self.name}_n_seq')")  # type: ignore[call-overload]
+            (opened.drawn,) = drawn.fetchone()
+        else:
+            opened.connection.execute("SELECT now()")
 
     def go_on(self, opened: OpenTransaction | None = None) -> None:
         """Write more in an open transaction, in a savepoint now and then, of which some are rolled back."""
@@ -220,11 +232,11 @@ class TableHistory:
         if not opened.takes:
             self.take(messages)
         if self.random.random() < 0.5:
-            self.insert(opened.connection, messages)
+            self.insert(opened.connection, messages, opened)
             opened.messages += messages
             return
         opened.connection.execute("SAVEPOINT s")
-        self.insert(opened.connection, messages)
+        self.insert(opened.connection, messages, opened)
         if self.random.random() < 0.7:
             opened.connection.execute("RELEASE s")
             opened.messages += messages
@@ -236,7 +248,7 @@ class TableHistory:
         still = [transaction for transaction in self.open if transaction.name is None]
         if still:
             opened = self.random.choice(still)
-            opened.name = f"{self.name}-{len(self.messages)}"
+            opened.name = f"{self.name}-{uuid.uuid4().hex}"
             opened.connection.execute(f"PREPARE TRANSACTION '{opened.name}'")  # type: ignore[call-overload]
             opened.connection.close()
 
