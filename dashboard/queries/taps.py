@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict
 from sqlalchemy import BigInteger, Boolean, cast, literal_column, select
 
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.taps import Tap
+from lagloss_server.model.tables import AnyTap, TableTap
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.ownership import IS_FREE
 from lagloss_server.store.schema import core as tables
@@ -48,15 +48,22 @@ class UnreadableDocument(TypedDict):
     example: UnreadableExample
 
 
-class TapDocument(TypedDict):
+class SourceDocument(TypedDict):
+    """What a tap's beacons are made of: a topic, what a reader has committed of it, or a table."""
+
+    topic: str | None
+    group: str | None
+    connector: str | None
+    cluster: str | None
+    table: str | None
+    database: str | None
+
+
+class TapDocument(SourceDocument):
     """One tap of a definition now: see `TapStatus`."""
 
     node: str
     checkpoints: list[str]
-    topic: str
-    group: str | None
-    connector: str | None
-    cluster: str | None
     commits: str | None
     delivered_by_commit: bool
     state: TapState
@@ -109,7 +116,7 @@ class TapStatus:
             that were deleted before they were read.
     """
 
-    tap: Tap
+    tap: AnyTap
     state: TapState
     commits: str | None = None
     trouble: str = ""
@@ -138,10 +145,7 @@ class TapStatus:
         return {
             "node": self.tap.node,
             "checkpoints": self.checkpoints,
-            "topic": self.tap.topic,
-            "group": None if self.tap.offsets else self.tap.group,
-            "connector": self.tap.group if self.tap.offsets else None,
-            "cluster": self.tap.cluster or None,
+            **_source(self.tap),
             "commits": self.commits,
             "delivered_by_commit": self.tap.group is not None and "out" in self.tap.places,
             "state": self.state,
@@ -155,6 +159,15 @@ class TapStatus:
             "gone": self.gone,
             "unreadable": [records.document() for records in self.unreadable],
         }
+
+
+def _source(tap: AnyTap) -> SourceDocument:
+    if isinstance(tap, TableTap):
+        table, database = tap.table.table, tap.table.database
+        return SourceDocument(topic=None, group=None, connector=None, cluster=None, table=table, database=database)
+    group, connector = (None, tap.group) if tap.offsets else (tap.group, None)
+    cluster = tap.cluster or None
+    return SourceDocument(topic=tap.topic, group=group, connector=connector, cluster=cluster, table=None, database=None)
 
 
 def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> list[TapStatus]:
@@ -194,14 +207,14 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
     return [_status(tap, stored.get(tap), reasons, now_s) for tap in taps]
 
 
-def _in_order(definition: Definition) -> list[Tap]:
+def _in_order(definition: Definition) -> list[AnyTap]:
     """Return the taps of a definition, of each node what it takes in before what it sends out."""
-    taps = definition.taps
-    rank = {node: index for index, node in enumerate(dict.fromkeys(tap.node for tap in taps))}
+    taps: list[AnyTap] = [*definition.taps, *definition.table_taps]
+    rank = {node: index for index, node in enumerate(definition.graph.nodes)}
     return sorted(taps, key=lambda tap: (rank[tap.node], tap.group is None))
 
 
-def _status(tap: Tap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableCount]], now_s: float) -> TapStatus:
+def _status(tap: AnyTap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableCount]], now_s: float) -> TapStatus:
     if row is None:
         return TapStatus(tap, TapState.NOT_BEGUN)
     through_s = row.through_ms / 1_000 if row.through_ms else None

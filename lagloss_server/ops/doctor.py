@@ -33,6 +33,7 @@ from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistr
 from lagloss_server.ops import disk, jars, machine
 from lagloss_server.ops.checks import TIMEOUT_S, Check, Verdict
 from lagloss_server.ops.java import find_java
+from lagloss_server.ops.table_checks import check_tables
 from lagloss_server.ops.tap_checks import check_clusters, check_tap_rows
 from lagloss_server.ops.unreadable_rows import read_unreadable
 from lagloss_server.store.engine import engine_for
@@ -210,18 +211,20 @@ def check_rows(settings: Settings) -> list[Check]:
 
 
 def check_taps(settings: Settings) -> list[Check]:
-    """Check that tapped topics and groups can be read; report taps that wait, and what they could not read."""
+    """Check that tapped topics, groups and tables can be read; report taps that wait, and what they could not read."""
     store = Store(settings.require_database())
     try:
-        taps = [tap for stored in store.pipelines() for tap in stored.definition.taps]
+        definitions = [stored.definition for stored in store.pipelines()]
         rows = check_tap_rows(store.engine)
     except SQLAlchemyError:  # which the check of PostgreSQL, or of its tables, has said
         return []
     finally:
         store.close()
-    if not taps:
+    taps = [tap for definition in definitions for tap in definition.taps]
+    tables = [tap for definition in definitions for tap in definition.table_taps]
+    if not taps and not tables:
         return [Check("taps", "ok", "none defined"), *rows]
-    return [*check_clusters(taps, settings), *rows]
+    return [*check_clusters(taps, settings), *check_tables(tables), *rows]
 
 
 def check_services(settings: Settings) -> list[Check]:

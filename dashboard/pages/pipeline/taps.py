@@ -13,6 +13,7 @@ from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
+from lagloss_server.model.tables import TableTap
 
 _COLUMNS: Final = (names("Checkpoints"), "Source", "State", "Read through", number("Records"), "Unreadable")
 _COMMITS: Final = {
@@ -41,7 +42,9 @@ def taps_panel(taps: Sequence[TapStatus], address: Address, now_s: float) -> Par
         fz="sm",
         miw=860,
     )
-    about = "Beacons derived from a topic's records and a reader's commits. Counts are since the tap started."
+    about = (
+        "Beacons derived from a topic's records, a reader's commits or a table's rows. Counts are since a tap started."
+    )
     if any(tap.commits == "polled" for tap in taps):
         about += f" {_POLLED}"
     bad = sum(tap.is_bad for tap in taps)
@@ -61,6 +64,8 @@ def _row(tap: TapStatus, zone: Zone, now_s: float) -> list[Part]:
 
 
 def _source(tap: TapStatus) -> list[Any]:
+    if isinstance(tap.tap, TableTap):
+        return [f"table {tap.tap.table.table}", _faint(f"of database {tap.tap.table.database}")]
     cluster = f" on {tap.tap.cluster}" if tap.tap.cluster else ""
     if tap.tap.group is None:
         return [f"topic {tap.tap.topic}{cluster}"]
