@@ -20,15 +20,15 @@ QueueUrl = Annotated[
 
 
 def _kind_of_tap(source: Any) -> str:
-    """Return which of its kinds a tap is meant as, so that errors name what that kind expects."""
+    """Return which of its kinds a tap is meant as, so that errors name what that kind expects. No kind is a key."""
     if isinstance(source, str):
-        return "elsewhere"
+        return "of another"
     keys = source if isinstance(source, Mapping) else ()
-    return "table" if isinstance(source, TableSpec) or "table" in keys or "database" in keys else "kafka"
+    return "of a table" if isinstance(source, TableSpec) or "table" in keys or "database" in keys else "of Kafka"
 
 
 TapSource = Annotated[
-    Annotated[TapSpec, Tag("kafka")] | Annotated[TableSpec, Tag("table")] | Annotated[Elsewhere, Tag("elsewhere")],
+    Annotated[TapSpec, Tag("of Kafka")] | Annotated[TableSpec, Tag("of a table")] | Annotated[Elsewhere, Tag("of another")],
     Discriminator(_kind_of_tap),
 ]
 
