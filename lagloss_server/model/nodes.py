@@ -20,17 +20,17 @@ QueueUrl = Annotated[
 
 
 def _kind_of_tap(source: Any) -> str:
-    """Return which of its kinds a tap is meant as, so that errors name what that kind expects. No kind is a key."""
-    if isinstance(source, str):
-        return "of another"
+    """Return which kind of tap is meant, so that errors name what that kind expects."""
     keys = source if isinstance(source, Mapping) else ()
-    return "of a table" if isinstance(source, TableSpec) or "table" in keys or "database" in keys else "of Kafka"
+    is_table = isinstance(source, TableSpec) or "table" in keys or "database" in keys
+    return "of a table" if is_table else "of Kafka"
 
 
 TapSource = Annotated[
-    Annotated[TapSpec, Tag("of Kafka")] | Annotated[TableSpec, Tag("of a table")] | Annotated[Elsewhere, Tag("of another")],
+    Annotated[TapSpec | Elsewhere, Tag("of Kafka")] | Annotated[TableSpec, Tag("of a table")],
     Discriminator(_kind_of_tap),
 ]
+"""Tags are no keys of a tap: errors would name them."""
 
 
 class NodeSpec(Strict):

@@ -60,7 +60,7 @@ def test_a_stored_tap_is_read_back_as_its_kind() -> None:
         ("{database: s, table: a.b, id: c, eventTime: d, flush: soon}", "taps.out.flush: expected a duration"),
         ("{database: s, table: a.b, id: c, eventTime: d, group: g}", "expected one of these keys: "),
         ("{topic: t, id: a b}", "taps.out.id: expected"),
-        ("committed", "taps.out: expected 'beacons' or 'commit', found 'committed'"),
+        ("committed", "taps.out: expected a mapping, or 'beacons' or 'commit', found 'committed'"),
         ("5", "taps.out: expected a mapping"),
     ],
 )
