@@ -59,11 +59,11 @@ test: setup ## run the tests on real servers (under 10 minutes); SLOW=1 adds tes
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(PROCESSES)
 
 # By default these tests draw a fraction of this.
-MANY := LAGLOSS_HISTORIES=100 LAGLOSS_TAP_HISTORIES=60 LAGLOSS_ALERTING_HISTORIES=4 LAGLOSS_REPORT_HISTORIES=300 \
-	LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000 LAGLOSS_BLAME_WORLDS=20 LAGLOSS_REPAIR_HISTORIES=200 \
-	LAGLOSS_REPAIR_MOST=10000
+MANY := LAGLOSS_HISTORIES=100 LAGLOSS_TAP_HISTORIES=60 LAGLOSS_TABLE_HISTORIES=500 LAGLOSS_ALERTING_HISTORIES=4 \
+	LAGLOSS_REPORT_HISTORIES=300 LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000 LAGLOSS_BLAME_WORLDS=20 \
+	LAGLOSS_REPAIR_HISTORIES=200 LAGLOSS_REPAIR_MOST=10000
 RANDOM_TESTS := $(addprefix tests/integration/,aggregator/test_crash_histories.py taps/test_histories.py \
-	alerting/test_pre_check.py aggregator/reports/test_repeated_reports.py aggregator/test_any_record.py \
+	taps/tables/test_table_histories.py alerting/test_pre_check.py aggregator/reports/test_repeated_reports.py aggregator/test_any_record.py \
 	collector/test_any_body.py lagloss_server/repair/test_repairs.py) \
 	tests/unit/lagloss_server/blame/test_causes.py
 

@@ -48,7 +48,7 @@ class UnreadableDocument(TypedDict):
     example: UnreadableExample
 
 
-class SourceDocument(TypedDict):
+class TapSourceDocument(TypedDict):
     """What a tap's beacons are made of: a topic, what a reader has committed of it, or a table."""
 
     topic: str | None
@@ -59,7 +59,7 @@ class SourceDocument(TypedDict):
     database: str | None
 
 
-class TapDocument(SourceDocument):
+class TapDocument(TapSourceDocument):
     """One tap of a definition now: see `TapStatus`."""
 
     node: str
@@ -161,13 +161,15 @@ class TapStatus:
         }
 
 
-def _source(tap: AnyTap) -> SourceDocument:
+def _source(tap: AnyTap) -> TapSourceDocument:
     if isinstance(tap, TableTap):
         table, database = tap.table.table, tap.table.database
-        return SourceDocument(topic=None, group=None, connector=None, cluster=None, table=table, database=database)
+        return TapSourceDocument(topic=None, group=None, connector=None, cluster=None, table=table, database=database)
     group, connector = (None, tap.group) if tap.offsets else (tap.group, None)
     cluster = tap.cluster or None
-    return SourceDocument(topic=tap.topic, group=group, connector=connector, cluster=cluster, table=None, database=None)
+    return TapSourceDocument(
+        topic=tap.topic, group=group, connector=connector, cluster=cluster, table=None, database=None
+    )
 
 
 def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> list[TapStatus]:

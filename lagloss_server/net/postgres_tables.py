@@ -129,8 +129,8 @@ def read_facts(connection: psycopg.Connection[Any], spec: TableSpec) -> TableFac
     wanted = {"schema": schema, "table": table, "cursor": spec.cursor, "names": names}
     row = connection.execute(_FACTS, wanted).fetchone()
     if row is None or row.relkind not in ("r", "p"):
-        found = "it does not exist" if row is None else "it is a view or a foreign table"
-        raise unreadable(spec, f"{found}; names are as the catalog has them, in small letters by default")
+        problem = "it does not exist" if row is None else "it is a view or a foreign table"
+        raise unreadable(spec, f"{problem}; names are as the catalog has them, in small letters by default")
     missing = [name for name in names if name not in row.types]
     if missing:
         raise unreadable(spec, f"it has no column {missing[0]}")

@@ -49,7 +49,7 @@ class TappedDatabase:
         return TableSpec(database=SHOP, table=f"public.{name}", id="id", event_time="at", cursor="n")
 
     def grant(self, name: str = "orders") -> None:
-        self.owner.execute(f"GRANT SELECT ON {name} TO {self.role}")
+        self.owner.execute(f"GRANT SELECT (id, at, n) ON {name} TO {self.role}")
         if self.owner.execute("SELECT to_regclass(%s)", (f"{name}_n_seq",)).fetchone() != (None,):
             self.owner.execute(f"GRANT SELECT ON SEQUENCE {name}_n_seq TO {self.role}")
 
