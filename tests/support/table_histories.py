@@ -361,7 +361,7 @@ class TableHistory:
             self.end()
         self.memory = []
         ended_ms, deadline = now_ms(), time.monotonic() + PATIENCE_S
-        while self.until_ms < ended_ms:
+        while self.until_ms <= ended_ms:
             assert time.monotonic() < deadline, f"seed {self.seed}: the horizon stays at {self.until_ms - ended_ms} ms"
             if self.random.random() < 0.2:
                 self.expire()

@@ -84,6 +84,6 @@ def test_plans_of_many_taps_are_stored_together_save_those_that_another_owns(sto
     plan, counts = replace(FIRST, number=1, positions={0: 7}, through_ms=9), TapCounts(seen=5)
     assert mine.advance_all([NextPlan(emitter, plan, counts, "log") for emitter in emitters]) == {*emitters[:2]}
     assert mine.advance_all([NextPlan(emitters[0], plan, counts, "log")]) == set()
-    owned = mine.claim(emitters[0])
+    owned = mine.claim(emitters[0], TapPlan.of)
     assert owned is not None
     assert (owned.plan, owned.counts) == (plan, counts)
