@@ -13,6 +13,7 @@ from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.tables import TableSpec, TableTap
 from lagloss_server.model.taps import Extraction, OffsetStorage, Tap
 
 HERE = Address("/pipelines/tapped", {"zone": "UTC"})
@@ -66,6 +67,16 @@ def test_how_commits_are_learned_is_said_of_groups_alone() -> None:
     document = TapStatus(mirror, TapState.READING).document()
     assert (document["group"], document["connector"]) == (None, "mirror")
     assert "commits" not in shown(TapStatus(TOPIC, TapState.READING)).replace("a reader's commits", "")
+
+
+def test_a_table_is_named_with_its_database() -> None:
+    spec = TableSpec(database="warehouse", table="public.orders", id="id", event_time="at", cursor="n")
+    status = TapStatus(TableTap("tapped", "sink", spec, ("out",), first=False), TapState.READING)
+    assert "table public.orders" in shown(status)
+    assert "of database warehouse" in shown(status)
+    document = status.document()
+    assert (document["table"], document["database"], document["topic"]) == ("public.orders", "warehouse", None)
+    assert TapStatus(TOPIC, TapState.READING).document()["table"] is None
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Kiritimati"]))
