@@ -16,11 +16,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +32,7 @@ from lagloss.broker.topics import BEACONS
 from lagloss_server.base.instances import read_endpoints
 from lagloss_server.model.canary import CANARY_TOPIC
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from tests.fakes.http_receiver import HttpReceiver, Reply, Request
 
 BOUND_S: Final = 300.0
 FIRST_S: Final = 900.0
@@ -45,47 +44,21 @@ DISKS_MB: Final = {"": 3_000, "postgres": 600}
 """Folders of the data directory that are disks of their own."""
 
 
-class Heart(ThreadingHTTPServer):
+class Heart(HttpReceiver):
     """The receiver of heartbeats: when each came, and why the canary was said not to be right."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.beats: list[float] = []
         self.reasons: list[str] = []
-        self.ahead_s = 0.0
-        super().__init__(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        heart = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                heart.beats.append(time.monotonic())
-                self._answer()
-
-            def do_POST(self) -> None:
-                heart.reasons.append(self.rfile.read(int(self.headers["content-length"])).decode())
-                self._answer()
-
-            def _answer(self) -> None:
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def do_HEAD(self) -> None:
-                self._answer()
-
-            def date_time_string(self, timestamp: float | None = None) -> str:
-                return super().date_time_string((timestamp or time.time()) + heart.ahead_s)
-
-            def log_message(self, *_arguments: object) -> None:
-                pass
-
-        return Handler
+    def answer(self, request: Request) -> Reply:
+        """Take a beat, or a reason."""
+        if request.path == "/ok":
+            self.beats.append(time.monotonic())
+        elif request.path == "/fail":
+            self.reasons.append(request.body.decode())
+        return Reply()
 
     def await_beat(self, timeout_s: float = FIRST_S) -> None:
         """Wait for the next beat. Raises SystemExit if there is none."""
@@ -258,8 +231,9 @@ def measure(heart: Heart, fault: Callable[[], object]) -> float:
 
 def run(names: Sequence[str] = ()) -> list[Figure]:
     """Make the faults, all or those named, and return how long the heart beat after each."""
-    heart, figures = Heart(), []
+    figures = []
     with ExitStack() as stack:
+        heart = stack.enter_context(Heart())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lagloss-bench-")))
         folder.chmod(0o711)  # PostgreSQL's user passes
         data_dir = folder / "data"
