@@ -18,7 +18,6 @@ from urllib.parse import quote_plus
 import boto3
 
 from lagloss.files import FileNode
-from lagloss_server.model.window import rfc3339
 from tests.support.repairs import Chain
 
 PLACE: Final = "link landing->queue"
@@ -132,8 +131,6 @@ class FilesChain(Chain):
         """How many messages of SQS named each file, of a replay."""
         return Counter(file for file, name, _ in set(self.taken) if name == replay)
 
-    def command(self, place: str, windows: int, *words: str) -> list[str]:
-        """The words of the command that repairs a place."""
-        kind, name = place.split(" ")
-        span = ["--window", rfc3339(self.start_s), "--to", rfc3339(self.start_s + 60 * windows)]
-        return ["repair", self.pipeline, *span, "--at", f"{kind}:{name}", *words]
+    def topic_words(self, place: str) -> list[str]:
+        """None: there is a queue before it."""
+        return []

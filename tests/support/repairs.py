@@ -215,7 +215,11 @@ class Chain:
         """The words of the command that repairs a place."""
         kind, name = place.split(" ")
         span = ["--window", rfc3339(self.start_s), "--to", rfc3339(self.start_s + 60 * windows)]
-        return ["repair", self.pipeline, *span, "--at", f"{kind}:{name}", "--from-topic", self.input_of(place), *words]
+        return ["repair", self.pipeline, *span, "--at", f"{kind}:{name}", *self.topic_words(place), *words]
+
+    def topic_words(self, place: str) -> list[str]:
+        """The words that name the topic before a place, which a definition without taps does not."""
+        return ["--from-topic", self.input_of(place)]
 
 
 @dataclass
@@ -241,11 +245,9 @@ class TappedChain(Chain):
                 - {{name: c, idempotent: true, taps: {{in: {{group: {self.pipeline}-c}}}}}}
         """
 
-    def command(self, place: str, windows: int, *words: str) -> list[str]:
-        """Without the topic, which the definition names."""
-        whole = super().command(place, windows, *words)
-        at = whole.index("--from-topic")
-        return whole[:at] + whole[at + 2 :]
+    def topic_words(self, place: str) -> list[str]:
+        """None: the definition names it."""
+        return []
 
     def _open(self) -> None:
         self._producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0, **PRODUCER})
