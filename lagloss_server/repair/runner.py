@@ -235,10 +235,11 @@ class RepairRun:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def _read_messages(self) -> dict[int, PlannedMessage]:
+        """Return the messages by position, in the order of the plan."""
         return {planned.position: planned for planned in self._ledger.messages(self._repair.id)}
 
     def _ordered(self) -> list[PlannedMessage]:
-        return [self._messages[position] for position in sorted(self._messages)]
+        return list(self._messages.values())
 
     def _count(self, state: MessageState) -> int:
         return sum(planned.state == state for planned in self._messages.values())
