@@ -20,7 +20,7 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 # Dependency groups of pyproject.toml that the checkout's locks hold, beside `dev`. Not `msk`, whose library wants an
 # older python-dateutil than all others.
-RUN_TIME := sdk http checksum aiokafka aws spark server aggregator embedded notebook build protobuf
+RUN_TIME := sdk http checksum aiokafka aws iceberg spark server aggregator embedded notebook build protobuf
 # Those of the aggregator's image, which taps run in, too: they compile a registry's .proto.
 IN_IMAGE := $(filter-out aiokafka embedded build,$(RUN_TIME))
 
@@ -59,22 +59,26 @@ test: setup ## run the tests on real servers (under 10 minutes); SLOW=1 adds tes
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(PROCESSES)
 
 # By default these tests draw a fraction of this.
-MANY := LAGLOSS_HISTORIES=100 LAGLOSS_TAP_HISTORIES=60 LAGLOSS_ALERTING_HISTORIES=4 LAGLOSS_REPORT_HISTORIES=300 \
-	LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000 LAGLOSS_BLAME_WORLDS=20 LAGLOSS_REPAIR_HISTORIES=200 \
-	LAGLOSS_REPAIR_MOST=10000
+MANY := LAGLOSS_HISTORIES=100 LAGLOSS_TAP_HISTORIES=60 LAGLOSS_TABLE_HISTORIES=500 LAGLOSS_LAKE_HISTORIES=100 LAGLOSS_FOLDER_HISTORIES=50 \
+	LAGLOSS_ALERTING_HISTORIES=4 LAGLOSS_FAULTS=10 \
+	LAGLOSS_REPORT_HISTORIES=300 LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000 LAGLOSS_BLAME_WORLDS=20 \
+	LAGLOSS_REPAIR_HISTORIES=200 LAGLOSS_REPAIR_MOST=10000
 RANDOM_TESTS := $(addprefix tests/integration/,aggregator/test_crash_histories.py taps/test_histories.py \
-	alerting/test_pre_check.py aggregator/reports/test_repeated_reports.py aggregator/test_any_record.py \
-	collector/test_any_body.py lagloss_server/repair/test_repairs.py lagloss_server/repair/test_file_repairs.py) \
-	tests/unit/lagloss_server/blame/test_causes.py
+	taps/tables/test_table_histories.py taps/tables/test_lake_histories.py taps/tables/test_folder_histories.py alerting/test_pre_check.py aggregator/reports/test_repeated_reports.py \
+	aggregator/test_any_record.py collector/test_any_body.py lagloss_server/repair/test_repairs.py \
+	lagloss_server/repair/test_file_repairs.py) \
+	tests/unit/lagloss_server/blame/test_causes.py tests/histories/fault_matrix.py
 
 .PHONY: histories
 histories: setup ## run the tests of random histories and records with many more seeds than `make test` (about 30 minutes)
-	@$(MANY) $(BIN)/python -m pytest $(PROCESSES) $(RANDOM_TESTS)
+	@$(MANY) $(BIN)/python -m pytest -o faulthandler_timeout=0 $(PROCESSES) $(RANDOM_TESTS)
 
 .PHONY: test-tools
 test-tools: $(VENV)/.project ## install what some tests need: system packages (as root or with sudo), LocalStack and Airflow
 	@$(PYTHON) tests/programs.py
 	@$(BIN)/python -m tests.support.kafka_connect
+	@$(BIN)/python -m tests.support.iceberg_writer
+	@$(BIN)/python -m tests.support.postgres_14
 	@$(BIN)/python -m tests.support.spark_archive
 	@$(BIN)/python -m lagloss_server.ops.embedded.localstack
 	@$(BIN)/python -m pipeline_under_test.batch.airflow
@@ -129,13 +133,19 @@ wheels: $(VENV)/.build ## build the wheels lagloss and lagloss-server into dist/
 BUILDER ?= $(shell docker info >/dev/null 2>&1 && echo docker || for name in podman buildah; do \
 	command -v $$name >/dev/null && { echo $$name; break; }; done)
 
+# The time of every file and layer, so that a second build makes the same images; Docker's is the time of what describes
+# them only.
+EPOCH := $(shell sed -n 's/^ARG SOURCE_DATE_EPOCH=//p' deploy/Dockerfile)
+BUILD = $(BUILDER) build $(if $(BUILDER:docker=),--timestamp $(EPOCH),--build-arg SOURCE_DATE_EPOCH=$(EPOCH)) \
+	--label org.opencontainers.image.revision=$(shell git rev-parse HEAD 2>/dev/null) -f deploy/Dockerfile $(FLAGS)
+
 .PHONY: images
-images: ## build the release images with docker, podman or buildah: BASE=python:3.11-slim-bookworm@sha256:…, IMAGE=registry.example.com/lagloss
+images: ## build the release images with docker, podman or buildah: BASE=python:3.11-slim-bookworm@sha256:…, IMAGE=registry.example.com/lagloss, FLAGS=--no-cache
 	@[[ '$(BASE)' == ?*@sha256:* ]] || { echo "images: expected BASE=NAME:TAG@sha256:…, since a tag may be moved; found" \
 		"'$(BASE)'. 'docker buildx imagetools inspect NAME:TAG' shows the digest" >&2; exit 2; }
 	@[[ -n '$(BUILDER)' ]] || { echo "images: expected docker with its daemon, podman or buildah; found none of them" >&2; exit 3; }
-	$(BUILDER) build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target services -t '$(IMAGE):$(VERSION)' .
-	$(BUILDER) build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target aggregator -t '$(IMAGE)-aggregator:$(VERSION)' .
+	$(BUILD) --build-arg BASE='$(BASE)' --target services -t '$(IMAGE):$(VERSION)' .
+	$(BUILD) --build-arg BASE='$(BASE)' --target aggregator -t '$(IMAGE)-aggregator:$(VERSION)' .
 
 .PHONY: test-images
 test-images: setup ## build the images, run docker-compose.yml, kill a broker and PostgreSQL in it (about 15 minutes; docker, or podman as root)
@@ -143,7 +153,7 @@ test-images: setup ## build the images, run docker-compose.yml, kill a broker an
 
 .PHONY: sbom
 sbom: setup ## write bills of materials (CycloneDX) of the wheels and images into dist/
-	@$(BIN)/python -P packaging/sbom.py dist
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null)} $(BIN)/python -P packaging/sbom.py dist
 
 .PHONY: audit
 audit: $(VENV)/.development ## check the locked Python packages for known vulnerabilities (downloads advisories)

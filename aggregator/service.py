@@ -189,6 +189,8 @@ class Aggregator:
                 self._wait_for(LeaseHeld("another aggregator holds the lease"))
                 if stop.wait(IDLE_S):
                     return
+            if self.trouble is not None and self.trouble.server == "lease":
+                self.trouble = None  # waited for no longer, however long the first round takes
             stack.enter_context(fencing(store.engine, lease))
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))

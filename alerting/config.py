@@ -18,13 +18,17 @@ from alerting.delivery.transports.mail import MailConfig
 from alerting.delivery.transports.pagerduty import PagerDutyConfig
 from alerting.delivery.transports.slack import SlackConfig
 from alerting.delivery.transports.webhook import WebhookConfig
-from lagloss_server.base.fields import DurationMs, Name, PositiveMs, Strict, Zone, refuse
+from lagloss_server.base.fields import MAX_LISTED, MAX_RULE, DurationMs, Name, PositiveMs, Strict, Zone, refuse
 from lagloss_server.base.settings import Settings
 from lagloss_server.base.yaml_files import load_yaml
 from lagloss_server.model.canary import CANARY, NOTICE_PATH, REMIND_S
 from lagloss_server.model.matchers import MatcherList, Matchers
 
 _GROUP_LABELS: Final = ("pipeline",)
+MAX_TO: Final = 20
+"""Receivers of a route or escalation, escalations of a route, and labels by which it groups."""
+_Few: Final = Field(max_length=MAX_TO)
+_Listed: Final = Field(max_length=MAX_LISTED)
 
 
 class ReceiverSpec(Strict):
@@ -62,19 +66,19 @@ class EscalationSpec(Strict):
     """Further receivers to notify if the incident is not acknowledged `after` its opening."""
 
     after: DurationMs
-    to: Annotated[tuple[Name, ...], Field(min_length=1)]
+    to: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAX_TO)]
 
 
 class RouteSpec(Strict):
     """Which incidents go to which receivers."""
 
     match: MatcherList = ()
-    to: tuple[Name, ...]
+    to: Annotated[tuple[Name, ...], _Few]
     continue_: bool = Field(default=False, alias="continue")
     repeat: PositiveMs = 4 * 3_600_000
-    group_by: tuple[str, ...] = Field(default=_GROUP_LABELS, alias="groupBy")
+    group_by: Annotated[tuple[str, ...], _Few] = Field(default=_GROUP_LABELS, alias="groupBy")
     group_wait: DurationMs = Field(default=0, alias="groupWait")
-    escalate: tuple[EscalationSpec, ...] = ()
+    escalate: Annotated[tuple[EscalationSpec, ...], _Few] = ()
 
     @model_validator(mode="after")
     def _escalates_from_receivers(self) -> RouteSpec:
@@ -88,7 +92,7 @@ class MaintenanceSpec(Strict):
 
     name: Name
     match: Matchers
-    rrule: str
+    rrule: Annotated[str, Field(max_length=MAX_RULE)]
     start: datetime
     timezone: Zone = "UTC"
     duration: DurationMs
@@ -123,10 +127,10 @@ class AlertingFile(Strict):
 
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
     kind: Literal["Alerting"]
-    receivers: tuple[ReceiverSpec, ...]
-    routes: tuple[RouteSpec, ...] = ()
+    receivers: Annotated[tuple[ReceiverSpec, ...], _Listed]
+    routes: Annotated[tuple[RouteSpec, ...], _Listed] = ()
     fallback: Name | None = None
-    maintenance: tuple[MaintenanceSpec, ...] = ()
+    maintenance: Annotated[tuple[MaintenanceSpec, ...], _Listed] = ()
 
     @model_validator(mode="after")
     def _names_are_known(self) -> AlertingFile:

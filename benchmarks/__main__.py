@@ -27,6 +27,7 @@ from benchmarks import (
     reports,
     sizes,
     span,
+    tables,
     taps,
     year,
 )
@@ -46,6 +47,7 @@ ALL: Final[dict[str, Callable[[], Sequence[Figure] | None]]] = {
     "groups": groups.run,
     "discovery": discovery.run,
     "taps": taps.run,
+    "tables": tables.run,
     "many-taps": many_taps.run,
     "intake": intake.run,
     "importing": importing.run,
@@ -58,15 +60,17 @@ ALL: Final[dict[str, Callable[[], Sequence[Figure] | None]]] = {
     "blame": blame.run,
     "idle_memory": idle.run,
 }
+_EACH: Final = "all"
 
 
 def main() -> None:
     """Run the benchmarks that the command line names, and print the table of their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure beside a reference.")
-    parser.add_argument("names", nargs="*", choices=ALL, default=list(ALL), metavar="NAME", help=", ".join(ALL))
+    parser.add_argument("names", nargs="*", choices=(*ALL, _EACH), default=_EACH, metavar="NAME", help=", ".join(ALL))
+    names = parser.parse_args().names
     figures: list[Figure] = []
     failed = []
-    for name in parser.parse_args().names:
+    for name in ALL if _EACH in names else names:
         print(f"== {name}", flush=True)
         try:
             figures += ALL[name]() or ()

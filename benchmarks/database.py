@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,8 @@ from lagloss_server.packing.packed_json import unpack_text
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
 
+START_S: Final = 300.0
+"""Time for a broker to start, on a machine that is busy with other work, too."""
 TOPICS_AT_ONCE: Final = 100
 _SMALL: Final = {"segment.index.bytes": "4096", "segment.bytes": "1048576"}
 PATIENT: Final = {"topic.metadata.propagation.max.ms": 120_000}
@@ -47,7 +49,9 @@ class Servers:
 @contextmanager
 def fresh_servers(partitions: int = BEACONS_PARTITIONS) -> Iterator[Servers]:
     """Yield a broker and a database that are empty; `partitions` of the beacons topic."""
-    with fresh_database() as (folder, postgres, store), EmbeddedKafka(folder / "kafka") as kafka:
+    with fresh_database() as (folder, postgres, store), ExitStack() as stack:
+        kafka = EmbeddedKafka(folder / "kafka").start(START_S)
+        stack.callback(kafka.stop)
         create_topics(kafka.bootstrap, partitions)
         yield Servers(folder, kafka, postgres, store)
 

@@ -176,7 +176,7 @@ def _stored_bytes(kind: str, nodes: int, lossy: int, named: int) -> float:
     with fresh_database() as (_, _, store):
         fill(store, names, nodes, days, 0, lossy=lossy)
         with store.engine.begin() as connection:
-            windows = connection.execute(select(window.c.pipeline, window.c.window_start)).tuples().all()
+            windows = connection.execute(select(window.c.pipeline, window.c.window_start)).all()
             for pipeline, start_s in windows if named else ():
                 connection.execute(insert(missing), _named(pipeline, start_s, named))
             found = {

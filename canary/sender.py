@@ -13,14 +13,16 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
+import psycopg
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from canary.plan import MINUTE_S, Message, MinutePlan
+from canary.table import CanaryTable
 from lagloss.broker.connection import KafkaConnection
 from lagloss.sdk.buffer import Processing
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import Progress
-from lagloss_server.model.canary import APP, CANARY, CANARY_TOPIC, RELAY, STORE
+from lagloss_server.model.canary import APP, CANARY, CANARY_TOPIC, RELAY, STORE, TABLE
 
 LAG_LIMIT_S: Final = 2.0
 """A step that comes later than this is not as planned: with it, a message on time could be late."""
@@ -77,12 +79,22 @@ class Unconfirmed:
     limit_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """A message that the last node has received."""
+
+    message: Message
+    event_ms: int
+    work: Processing
+
+
 @dataclass
 class _Minute:
-    """A minute that is being sent: its steps, the earliest first, by epoch ms."""
+    """A minute that is being sent: its steps, the earliest first, by epoch ms, and the work of its last node."""
 
     plan: MinutePlan
     steps: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    works: list[Processing] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
 
     def at(self, time_ms: float, step: Callable[[], None]) -> None:
@@ -96,6 +108,11 @@ class _Minute:
                 raise Disturbed(f"the sender was paused for {(now_ms - time_ms) / 1_000:.0f} s")
             yield step
 
+    def end(self) -> None:
+        """End all of its work, also what a disturbed minute never delivers."""
+        for work in self.works:
+            work.done()
+
 
 class CanarySender:
     """The emitters and the producer of the canary's nodes, made by `open`. Used by one thread.
@@ -103,10 +120,18 @@ class CanarySender:
     Args:
         bootstrap: Kafka of lagloss's own topics.
         collector, token: of the collector that takes the beacons of the last node.
+        table: in which that node stores messages; None: it says by beacons that they have left.
         now_s: the wall clock, epoch s.
     """
 
-    def __init__(self, bootstrap: str, collector: str, token: str, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        collector: str,
+        token: str,
+        table: CanaryTable | None = None,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         self._app = Emitter(CANARY, APP, bootstrap, first=True, traces=False, labels={}, close_on_sigterm=False)
         self._relay = Emitter(CANARY, RELAY, bootstrap, labels={}, close_on_sigterm=False)
         self._store = Emitter(CANARY, STORE, collector=collector, token=token, labels={}, close_on_sigterm=False)
@@ -116,6 +141,7 @@ class CanarySender:
             emitter.follow(lane)
         options = {"client.id": CANARY, "log_level": 0, "enable.idempotence": True, "message.timeout.ms": 10_000}
         self._producer = Producer(KafkaConnection.of(bootstrap).client(options))
+        self._table = table
         self._now_s = now_s
 
     def send(self, plan: MinutePlan, tick: Callable[[float], None]) -> Unconfirmed:
@@ -125,7 +151,11 @@ class CanarySender:
             Disturbed: it is not sent as planned.
         """
         before = self._mishaps()
-        self._send(_Minute(plan), tick)
+        minute = _Minute(plan)
+        try:
+            self._send(minute, tick)
+        finally:
+            minute.end()
         if self._mishaps() != before:
             raise Disturbed(f"an emitter dropped or refused beacons: {self._last_error()}")
         marks = tuple(emitter.mark() for emitter in self._emitters)
@@ -163,6 +193,8 @@ class CanarySender:
         """End the nodes: their accounts are closed, so that the next process's results are certain at once."""
         for emitter in self._emitters:
             emitter.close()
+        if self._table is not None:
+            self._table.close()
 
     def _send_burst(self, minute: _Minute) -> None:
         """Take the messages through app and relay, and through store those that the topic has."""
@@ -187,26 +219,37 @@ class CanarySender:
                         records += 1
                     stored.append(message)
         self._await(records, answers)
-        for message in stored:
-            self._take_in(minute, message, start_ms + message.offset_ms)
+        self._deliver([received for message in stored for received in self._receive(minute, message)])
 
-    def _take_in(self, minute: _Minute, message: Message, event_ms: int) -> None:
-        """Receive and deliver a message at the last node, or begin what a late one is delayed by."""
+    def _receive(self, minute: _Minute, message: Message) -> Iterator[_Received]:
+        """Receive a message at the last node; yield it if it is to be delivered at once. A late one is delivered
+        later."""
+        event_ms = minute.plan.start_s * 1_000 + message.offset_ms
         if message.place == f"link {RELAY}->{STORE}":
             return
-        work = self._store.processing()
+        received = _Received(message, event_ms, self._store.processing())
+        minute.works.append(received.work)
         for _ in range(1 + (message.place == f"{STORE}.in")):
             self._store.received(message.id, event_ms)
         if message.place == f"node {STORE}":
-            work.done()
+            received.work.done()
         elif message.delay_ms:
-            minute.at(event_ms + message.delay_ms, lambda: self._deliver(message, event_ms, work))
+            minute.at(event_ms + message.delay_ms, lambda: self._deliver([received]))
         else:
-            self._deliver(message, event_ms, work)
+            yield received
 
-    def _deliver(self, message: Message, event_ms: int, work: Processing) -> None:
-        self._store.sent(message.id, event_ms)
-        work.done()
+    def _deliver(self, messages: Sequence[_Received]) -> None:
+        """Let messages leave the last node. Raises Disturbed if its table does not take them."""
+        try:
+            if self._table is not None:
+                self._table.store([(received.message.id, received.event_ms) for received in messages])
+            else:
+                for received in messages:
+                    self._store.sent(received.message.id, received.event_ms)
+        except psycopg.Error as error:
+            raise Disturbed(f"table {TABLE}: {error}") from error
+        for received in messages:
+            received.work.done()
 
     def _produce(self, message_id: str, event_ms: int, answers: list[KafkaError | None]) -> None:
         try:

@@ -17,6 +17,7 @@ from canary.heartbeat import Heartbeat
 from canary.metrics import CanaryMetrics
 from canary.plan import MINUTE_S, MinutePlan, plan_of
 from canary.sender import STEP_S, CanarySender, Disturbed, SteadyClock, Unconfirmed, boot_s
+from canary.table import CanaryTable
 from canary.witness import Notice
 from lagloss.errors import LaglossError
 from lagloss_server.base.errors import CanaryNotPrepared
@@ -162,8 +163,8 @@ class CanaryService:
             raise CanaryNotPrepared
         secret, token = secrets
         self.stands_by = False
-        turn = _Ownership(self._engine, secret, self.metrics)
-        with closing(CanarySender(self._bootstrap, self._collector, token)) as sender, self._judging(turn):
+        turn, table = _Ownership(self._engine, secret, self.metrics), CanaryTable.of_environment()
+        with closing(CanarySender(self._bootstrap, self._collector, token, table)) as sender, self._judging(turn):
             self.trouble = None
             self._send_minutes(lease, sender, turn, stop)
 

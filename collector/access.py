@@ -68,6 +68,10 @@ class Access:
         Raises:
             Problem: 401 without a token that holds, unless the peer is on this machine; 503 while nothing is known.
         """
+        request.state.caller = caller = await self._caller(request)
+        return caller
+
+    async def _caller(self, request: Request) -> Caller:
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if not scheme:
             if not self.is_local(request):

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from collector.access import Caller, Need
 from collector.bodies import MAX_DEFINITION_BYTES
 from collector.services import CollectorServices, ask, body_document, media_type
-from lagloss_server.base.errors import BadDefinition, ReservedName, TooManyVersions, UnknownPipeline
+from lagloss_server.base.errors import BadDefinition, LimitReached, ReservedName, TooManyVersions, UnknownPipeline
 from lagloss_server.base.fields import Name
 from lagloss_server.base.invalid import Invalid, write_path
 from lagloss_server.model.defaults import Defaults
@@ -49,7 +49,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
 
     @app.put(
         "/v1/pipelines/{name}",
-        responses=documented(400, 401, 403, 413, 415, 422, 429, 503)
+        responses=documented(400, 401, 403, 409, 413, 415, 422, 429, 503)
         | {201: {"content": json_content(PipelineDocument), "description": "A new version"}},
         openapi_extra=body_document({YAML: {"type": "string"}, JSON: _schema(Definition)}),
     )
@@ -137,7 +137,7 @@ class Definitions:
         return True
 
     async def _ask(self, question: Callable[[Store], T]) -> T:
-        """Return the database's answer; a Problem (503) without one, 403, 404 or 429."""
+        """Return the database's answer; a Problem (503) without one, 403, 404, 409 or 429."""
         store = self._services.knowledge.store
         if store is None:
             raise busy("definitions are stored in PostgreSQL, and this collector has none; set LAGLOSS_DATABASE_URL")
@@ -149,6 +149,8 @@ class Definitions:
             raise Problem(404, "Unknown pipeline", str(error)) from None
         except ReservedName as error:
             raise Problem(403, "Reserved name", str(error)) from None
+        except LimitReached as error:
+            raise Problem(409, "Limit reached", str(error)) from None
         except TooManyVersions as error:
             headers = {"Retry-After": str(error.facts["wait_s"])}
             raise Problem(429, "Too many versions", str(error), headers=headers) from None

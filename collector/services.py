@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
 
+import structlog
 from fastapi import Request, Response
 from sqlalchemy.exc import DataError
 
@@ -30,8 +32,36 @@ from lagloss_server.store.engine import AWAY
 
 BINARY: Final = {"type": "string", "format": "binary"}
 """The OpenAPI schema of a body that is no text."""
+LOGGED_EACH_S: Final = 60.0
+log = structlog.get_logger()
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
+
+
+class RefusedRequests:
+    """Logs whose requests are refused: metrics, which need no login, have no names. Of a token, route and status the
+    first, then how many there were since, once a minute at most."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str, int], tuple[float, int]] = {}
+        """When it was last logged, and the number since."""
+
+    def note(self, caller: Caller, route: str, status: int) -> None:
+        """Count a refused request."""
+        key, now = (caller.scope, route, status), time.monotonic()
+        logged_at, count = self._seen.get(key, (-math.inf, 0))
+        if now - logged_at < LOGGED_EACH_S:
+            self._seen[key] = logged_at, count + 1
+            return
+        self._seen[key] = now, 0
+        log.warning(
+            "requests refused",
+            pipeline=caller.tenant or None,
+            token=caller.scope or None,
+            route=route,
+            status=status,
+            number=count + 1,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +77,7 @@ class CollectorServices:
     metrics: CollectorMetrics
     workers: Workers
     pairing: Pairing = field(default_factory=Pairing)
+    refusals: RefusedRequests = field(default_factory=RefusedRequests)
 
     def body(self, request: Request, caller: Caller, max_bytes: int) -> AbstractAsyncContextManager[bytes]:
         """Return the request's body as `Bodies.read` does, charged to its sender."""
@@ -81,6 +112,7 @@ class CollectorServices:
             self.metrics.requests.labels(route, response.status_code).inc()
             return response
         self.metrics.requests.labels(route, problem.status).inc()
+        self.refusals.note(getattr(request.state, "caller", Caller(None)), route, problem.status)
         # without the frames of the handler: they hold the body, for as long as the client takes to read the response
         problem.__context__ = None
         raise problem.with_traceback(None) from None

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 from uuid import UUID
 
 import structlog
 
 from dashboard.access.silences import limited, require_whole
 from dashboard.request.current_user import LOCAL, require_operator, require_operator_of, require_operator_of_all
-from lagloss_server.base.errors import BadSilence, BadText
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import receiver_check as rehearsal
-from lagloss_server.incidents.actions import Silence
+from lagloss_server.incidents.actions import MAX_AUTHOR, MAX_TEXT, Silence
 from lagloss_server.incidents.incident import incident as read_incident
 from lagloss_server.incidents.receiver_check import CheckOutcome
 from lagloss_server.store.store import Store
-
-MAX_NAME: Final = 100
-MAX_TEXT: Final = 1_000
-"""Characters of a note or a reason: receivers get it, and some of them truncate longer ones."""
-MAX_MATCHERS: Final = 20
 
 _log = structlog.get_logger("lagloss.dashboard")
 
@@ -47,12 +40,10 @@ def silence(
     a team silences only what they may act on.
 
     Raises:
-        NotAllowed, BadText, BadSilence.
+        NotAllowed, BadText, BadSilence, LimitReached.
     """
     by = doer(author)
-    checked = [_short("a matcher", matcher) for matcher in matchers[: MAX_MATCHERS + 1] if matcher.strip()]
-    if len(checked) > MAX_MATCHERS:
-        raise BadSilence(expected=f"at most {MAX_MATCHERS} matchers", found="more")
+    checked = incident_actions.checked_matchers(matchers)
     why = _short("a reason", reason)
     silenced, about = incident_actions.silence(
         store.unscoped, limited(store, checked), reason=why, author=by, for_s=for_s
@@ -97,11 +88,8 @@ def doer(typed: str | None) -> str:
     person = require_operator()
     if person is not LOCAL:
         return person.name
-    return " ".join(_short("a name", typed or "", MAX_NAME).split()) or LOCAL.name
+    return " ".join(_short("a name", typed or "", MAX_AUTHOR).split()) or LOCAL.name
 
 
 def _short(what: str, text: str, most: int = MAX_TEXT) -> str:
-    stripped = text.strip()
-    if len(stripped) > most:
-        raise BadText(what=what, found=f"{len(stripped)} characters long", expected=f"at most {most}")
-    return incident_actions.storable(what, stripped)
+    return incident_actions.storable(what, text.strip(), most)

@@ -2,6 +2,9 @@
 
 Packages, their licences and versions are those of this environment, which has to be what the locks say; jars are those
 of their lock, and Spark's own. An image's Debian packages are in none: `docker buildx build --sbom=true` lists them.
+
+The same packages make the same bytes: the serial number follows from the content, and the time is SOURCE_DATE_EPOCH,
+which `make sbom` sets to the commit's. Without it, a bill has none.
 """
 
 from __future__ import annotations
@@ -119,8 +122,7 @@ def scripts() -> Iterator[Component]:
 def locked_jars() -> Iterator[Component]:
     """Yield the jars of Spark's Kafka connector; no image holds the broker's."""
     for jar in jars.SPARK.locked():
-        name, version = _split(jar.name)
-        yield _jar(jar.group, name, version, jar.sha256)
+        yield _jar(*jar.coordinates.split(":"), jar.sha256)
 
 
 def spark_jars() -> Iterator[Component]:
@@ -162,8 +164,8 @@ def _component(name: str, version: str, purl: str | None, reference: str | None 
     return named | ({"purl": purl} if purl else {})
 
 
-def bill(delivery: Delivery, environment: Mapping[str, Component], created: datetime) -> dict[str, Any]:
-    """Return the bill of one delivery.
+def bill(delivery: Delivery, environment: Mapping[str, Component], created: datetime | None) -> dict[str, Any]:
+    """Return the bill of one delivery, with the time of its creation if that is given.
 
     Raises:
         OutOfDate: a package of the lock has another version here.
@@ -196,7 +198,7 @@ def bill(delivery: Delivery, environment: Mapping[str, Component], created: date
         "specVersion": "1.6",
         "version": 1,
         "metadata": {
-            "timestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            **({"timestamp": created.strftime("%Y-%m-%dT%H:%M:%SZ")} if created else {}),
             "component": subject,
             "supplier": {"name": "lagloss developers"},
         },
@@ -215,7 +217,7 @@ _OURS: Final = {"licenses": [{"license": {"id": "Apache-2.0"}}]}
 def write(folder: Path) -> list[Path]:
     """Write all bills into the folder; return their paths."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    created = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
+    created = datetime.fromtimestamp(int(epoch), UTC) if epoch else None
     environment = installed()
     folder.mkdir(parents=True, exist_ok=True)
     paths = []

@@ -21,7 +21,7 @@ from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, UNNAMED_REPLAY, WIND
 from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.extraction import Extracted, Extractor
 from lagloss_server.extraction.columns import ByteColumn
-from lagloss_server.model.taps import Tap
+from lagloss_server.model.tables import AnyTap
 from taps.order import KeyTimes, PartitionOrder
 from taps.plan import GAP_MS, STANDING_MS, OffsetSpan, TapPlan
 from taps.records import SpanRecords, TapCounts, UnreadableRecords
@@ -54,7 +54,7 @@ def oldest_ms(plan: TapPlan) -> int:
 
 def span_seq(plan: TapPlan, span: OffsetSpan) -> int:
     """Return the number after which the blocks of a span are numbered, where each span makes its own."""
-    return (plan.number << SEQ_BITS) + (span.partition << SPAN_BITS)
+    return (plan.sequence << SEQ_BITS) + (span.partition << SPAN_BITS)
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ def named_replays(parts: Sequence[SpanBeacons], known: Iterable[str]) -> list[st
 class BlockMaker:
     """Makes the blocks of one tap's plans. `since_ms`: start of its first window."""
 
-    tap: Tap
+    tap: AnyTap
     emitter: bytes
     since_ms: int
     extractor: Extractor
@@ -144,7 +144,7 @@ class BlockMaker:
             parts = (self._make(plan, [span], read, orders, span_seq(plan, span)) for span in plan.spans)
             blocks = Blocks.merged(parts)
         else:
-            blocks = self._make(plan, plan.spans, read, orders, plan.number << SEQ_BITS)
+            blocks = self._make(plan, plan.spans, read, orders, plan.sequence << SEQ_BITS)
         gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
         self.drop_gone(plan, gone, blocks)
         return blocks

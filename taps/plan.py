@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
+from lagloss.wire.format import RETENTION_MS
+
 MAX_LOOKS: Final = 256
 """Looks that wait to be passed; beyond that every other one is forgotten, which makes progress coarser, never wrong."""
 STANDING_MS: Final = 0
@@ -23,6 +25,12 @@ GAP_MS: Final = 2_000
 readers may be 5 s past a record before it counts as lost."""
 MAX_MARKS: Final = 256
 """Marks of one partition that wait for its records to be read; beyond that every other one is forgotten."""
+
+
+FASTEST_PER_S: Final = 100
+"""Plans of a tap, each of which is committed, and acknowledged by Kafka: more than there can be."""
+SLACK_S: Final = 60
+"""Of clocks that differ."""
 
 
 class Mark(NamedTuple):
@@ -90,7 +98,7 @@ class TapPlan:
     """One step of a tap, and all that the next one has to know.
 
     Attributes:
-        number: grows by one per plan of a tap; the blocks' and reports' numbers follow from it.
+        number: grows by one per plan of a tap.
         planned_at_ms: against which event times are checked.
         partitions, sample: of the beacons topic and the pipeline, as the blocks are made.
         spans: what to read.
@@ -106,6 +114,7 @@ class TapPlan:
         void: by partition, the last commit of the group beyond the end of the log.
         is_spread: each span makes blocks of its own, as tasks do that know only theirs; else all spans together.
         replays: names of replays that blocks of earlier plans have, as far as the account goes back.
+        skipped: numbers left out before this plan, which a database that lost its last commits may have given before.
     """
 
     number: int
@@ -124,6 +133,12 @@ class TapPlan:
     void: Mapping[int, Mark] = field(default_factory=dict)
     is_spread: bool = False
     replays: tuple[str, ...] = ()
+    skipped: int = 0
+
+    @property
+    def sequence(self) -> int:
+        """Return the number that those of blocks and reports follow from: of two plans of a tap never the same."""
+        return self.number + self.skipped
 
     @property
     def records(self) -> int:
@@ -158,6 +173,17 @@ def _span(document: Mapping[str, Any]) -> OffsetSpan:
 
 def _marks(rows: Iterable[Sequence[int]]) -> tuple[Mark, ...]:
     return tuple(Mark(*mark) for mark in rows)
+
+
+def skip_after(plan: TapPlan, now_ms: int) -> int:
+    """Return how many numbers to leave out between a plan that a process took over and the next one.
+
+    The database may have lost commits since, by a failover or an older backup: plans that were carried out, and whose
+    numbers a reader of the log knows. Their blocks under the same number and with other records would be dropped as
+    repeats. So as many numbers are left out as there can have been plans since.
+    """
+    age_ms = min(max(0, now_ms - plan.planned_at_ms), RETENTION_MS)  # by then the log has forgotten them, too
+    return FASTEST_PER_S * (SLACK_S + age_ms // 1_000)
 
 
 class Looks:

@@ -18,7 +18,8 @@ from sqlalchemy.exc import DBAPIError
 from lagloss_server.base.turns import WatchedLoop
 from taps.cluster_topics import TURN_S
 from taps.commit_log import OFFSETS_TOPIC
-from taps.runner import ACKNOWLEDGED_S, TapRunner
+from taps.plan_runner import ACKNOWLEDGED_S
+from taps.runner import TapRunner
 from taps.store import NextPlan, TapStore
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from confluent_kafka import KafkaException
@@ -18,6 +18,7 @@ from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.extraction import Extractor
+from lagloss_server.model.tables import TableTap
 from lagloss_server.model.taps import Tap
 from lagloss_server.net.schema_registry import registry_of
 from lagloss_server.net.server_watch import kafka, postgresql, watching
@@ -31,10 +32,15 @@ from taps.kernel import BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.outlet import SharedOutlet, TapOutlet
+from taps.plan_runner import PlanRunner
 from taps.pool import TurnPool
 from taps.runner import Engine, TapRunner
 from taps.source_offsets import ConnectorCommits
 from taps.store import TapStore
+from taps.tables.readers import TableOfUrl
+from taps.tables.recheck import RecheckRunner
+from taps.tables.recheck_store import RecheckStore
+from taps.tables.runner import TableRunner
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap, by_emitter, taps_after
 
@@ -54,17 +60,25 @@ MAX_PAUSE_S: Final = 30.0
 
 @dataclass(slots=True)
 class _Running:
-    runner: TapRunner
+    runner: PlanRunner[Any]
     pipeline: str
-    pool: TurnPool[TapRunner]
+    pool: TurnPool[Any]
+    recheck: RecheckRunner | None = None
+
+    @property
+    def turning(self) -> list[PlanRunner[Any] | RecheckRunner]:
+        """Return what takes turns."""
+        return [self.runner, *([self.recheck] if self.recheck is not None else [])]
 
     @property
     def has_ended(self) -> bool:
-        return self.runner not in self.pool
+        return not any(turning in self.pool for turning in self.turning)
 
     def stop(self, *, close: bool = False) -> None:
         self.runner.stop(close=close)
-        self.pool.wake([self.runner])
+        if self.recheck is not None:
+            self.recheck.stop()
+        self.pool.wake(self.turning)
 
 
 class TapService:
@@ -85,6 +99,7 @@ class TapService:
         self._hold = ExitStack()
         """What the clusters' pools have in `turns`."""
         self._clusters: dict[str, TapCluster] = {}
+        self._databases: dict[str, TurnPool[TableRunner | RecheckRunner]] = {}
         self._outlet = SharedOutlet(KafkaOutlet(bootstrap))
         self._running: dict[bytes, _Running] = {}
 
@@ -164,16 +179,28 @@ class TapService:
                 self._start(running, taps, close=emitter not in wanted_taps)
 
     def _start(self, running: RunningTap, taps: TapStore, *, close: bool) -> None:
+        tap = running.tap
+        runner: PlanRunner[Any]
+        pool: TurnPool[Any]
+        recheck = None
         try:
-            shared = self._cluster(running.tap.cluster, taps)
-            runner = self._runner(running, taps, shared)
+            if isinstance(tap, TableTap):
+                pool = self._database(tap.table.database)
+                runner = self._table_runner(running, tap, taps)
+                if tap.recheck_ms and not close:
+                    recheck = self._recheck_runner(running, tap, taps)
+            else:
+                shared = self._cluster(tap.cluster, taps)
+                pool = shared.pool
+                runner = self._runner(running, tap, taps, shared)
         except (LaglossError, KafkaException) as error:
-            log.warning("tap start failed", tap=running.tap.source, trouble=str(error))
+            log.warning("tap start failed", tap=tap.source, trouble=str(error))
             return
         if close:
             runner.stop(close=True)
-        self._running[running.emitter] = _Running(runner, running.tap.pipeline, shared.pool)
-        shared.pool.add(runner)
+        started = self._running[running.emitter] = _Running(runner, tap.pipeline, pool, recheck)
+        for turning in started.turning:
+            started.pool.add(turning)
 
     def _cluster(self, name: str, taps: TapStore) -> TapCluster:
         """Return what taps of a cluster share. Raises BadSetting."""
@@ -184,8 +211,22 @@ class TapService:
             self._hold.enter_context(self.turns.running(shared.pool.turns, shared.start(taps).loop))
         return shared
 
-    def _runner(self, running: RunningTap, taps: TapStore, shared: TapCluster) -> TapRunner:
-        tap = running.tap
+    def _database(self, name: str) -> TurnPool[TableRunner | RecheckRunner]:
+        """Return the pool of the taps of a database: one that hangs holds up no other."""
+        pool = self._databases.get(name)
+        if pool is None:
+            pool = self._databases[name] = TurnPool(f"tables of {name}")
+            self._hold.enter_context(self.turns.running(pool.turns))
+        return pool
+
+    def _table_runner(self, running: RunningTap, tap: TableTap, taps: TapStore) -> TableRunner:
+        maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction))
+        return TableRunner(running, taps, TapOutlet(self._outlet), TableOfUrl(tap.table), maker, self.metrics)
+
+    def _recheck_runner(self, running: RunningTap, tap: TableTap, taps: TapStore) -> RecheckRunner:
+        return RecheckRunner(RecheckStore(running, taps), TableOfUrl(tap.table), self.metrics)
+
+    def _runner(self, running: RunningTap, tap: Tap, taps: TapStore, shared: TapCluster) -> TapRunner:
         reader = shared.reader(tap.topic)
         maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction, registry_of(tap.cluster)))
         return TapRunner(
@@ -218,9 +259,13 @@ class TapService:
         for running in self._running.values():
             running.stop()
         deadline = time.monotonic() + END_S
-        for shared in self._clusters.values():
-            runners = [running.runner for running in self._running.values() if running.pool is shared.pool]
-            shared.pool.await_ends(runners, max(0.0, deadline - time.monotonic()))
+        pools: list[TurnPool[Any]] = [*(shared.pool for shared in self._clusters.values()), *self._databases.values()]
+        for pool in pools:
+            own = [running for running in self._running.values() if running.pool is pool]
+            turning = [turning for running in own for turning in running.turning]
+            pool.await_ends(turning, max(0.0, deadline - time.monotonic()))
+        for pool in self._databases.values():
+            pool.close(max(0.0, deadline - time.monotonic()))
         for shared in self._clusters.values():
             shared.close(max(0.0, deadline - time.monotonic()))
         self._outlet.close()

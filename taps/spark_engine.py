@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss_server.model.taps import Tap
 from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.ops.spark_session import FETCHING, SparkJob
 from taps.kernel import BlockMaker, Blocks
@@ -46,7 +47,8 @@ class SparkEngine:
         self._spark = spark
         self._cluster = cluster
         self._beacons = KafkaConnection.of(beacons)
-        self._maker = maker
+        assert isinstance(maker.tap, Tap)
+        self._maker, self._topic = maker, maker.tap.topic
         self._local = local
 
     def blocks(self, plan: TapPlan) -> Blocks:
@@ -75,7 +77,7 @@ class SparkEngine:
         """Read the records of a plan's spans, of a tap with an order those before them, too; columns as `span_records`
         takes them."""
         before = 0 if self._maker.tap.order is None else REACH
-        topic, nothing = self._maker.tap.topic, F.lit(None).cast("binary")
+        topic, nothing = self._topic, F.lit(None).cast("binary")
         names = sorted(self._maker.headers)
         starts = {str(span.partition): max(span.start - before, 0) for span in plan.spans}
         return (

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
@@ -20,13 +21,20 @@ from lagloss.sdk.account import pack_tally, unpack_tally
 from lagloss.wire.format import Tally
 from lagloss_server.store.ownership import IS_FREE, OwnerSession
 from lagloss_server.store.schema.core import LaneRow, table_of
-from lagloss_server.store.schema.taps import TapRow, TapTallyRow, TapUnreadableRow
+from lagloss_server.store.schema.taps import (
+    LostAfterwardsRow,
+    RememberedRowsRow,
+    TapRow,
+    TapTallyRow,
+    TapUnreadableRow,
+)
 from lagloss_server.store.tap_rows import read_taps_of
 from lagloss_server.store.unreadable import ReadRows
 from taps.plan import TapPlan
 from taps.records import TapCounts, UnreadableRecords
 from taps.wanted import RunningTap
 
+P = TypeVar("P", bound=TapPlan)
 LOST_AFTER_S: Final = 15.0
 """Time without a sign of life after which another process takes over: with `CLAIM_S`, within 20 s."""
 CONNECTIONS: Final = 4
@@ -38,10 +46,10 @@ class NotOwned(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnedTap:
+class OwnedTap(Generic[P]):
     """A tap as it was left: its newest plan, which may have been carried out or not, and the account before it."""
 
-    plan: TapPlan
+    plan: P
     tallies: Sequence[Tally]
     counts: TapCounts
 
@@ -91,7 +99,7 @@ class TapStore:
             "number": first.number,
             "plan": first.document(),
             **dict.fromkeys(("seen", "left_out", "early", "gone"), 0),
-            **dict.fromkeys(("owner", "commits", "trouble"), ""),
+            **dict.fromkeys(("owner", "commits", "trouble", "recheck_trouble"), ""),
         }
         with self._transaction() as connection:
             connection.execute(insert(table_of(TapRow)).values(new).on_conflict_do_nothing())
@@ -100,8 +108,9 @@ class TapStore:
         with self._transaction() as connection:
             return bool(connection.execute(select(func.count()).where(TapRow.emitter == emitter)).scalar_one())
 
-    def claim(self, emitter: bytes) -> OwnedTap | None:
-        """Own this tap from now on; None while another process owns it, or if there is none."""
+    def claim(self, emitter: bytes, read: Callable[[Mapping[str, Any]], P]) -> OwnedTap[P] | None:
+        """Own this tap from now on; None while another process owns it, or if there is none. `read` returns the plan of
+        a document."""
         table, owner = table_of(TapRow), self._owner()
         with self._transaction() as connection:
             is_free = or_(table.c.owner == owner, text(IS_FREE))
@@ -116,10 +125,19 @@ class TapStore:
             rows = connection.execute(select(*columns).where(TapUnreadableRow.emitter == emitter))
             unreadable = {reason: UnreadableRecords(*values) for reason, *values in rows}
         counts = TapCounts(row.seen, row.left_out, row.early, row.gone, unreadable)
-        return OwnedTap(TapPlan.of(row.plan), tallies, counts)
+        return OwnedTap(read(row.plan), tallies, counts)
 
-    def advance(self, emitter: bytes, plan: TapPlan, tallies: Sequence[Tally], counts: TapCounts, commits: str) -> None:
-        """Store the next plan, with the account up to the one before it: `tallies` that changed since.
+    def advance(
+        self,
+        emitter: bytes,
+        plan: TapPlan,
+        tallies: Sequence[Tally],
+        counts: TapCounts,
+        commits: str,
+        also: Callable[[Connection], None] = lambda _: None,
+    ) -> None:
+        """Store the next plan, with the account up to the one before it: `tallies` that changed since. `also` writes
+        in the same transaction.
 
         Raises:
             NotOwned: this process may not carry it out.
@@ -142,6 +160,7 @@ class TapStore:
             )
             if stored.rowcount != 1:
                 raise NotOwned
+            also(connection)
             if tallies:
                 query = insert(table_of(TapTallyRow))
                 connection.execute(
@@ -218,6 +237,20 @@ class TapStore:
         if noted.rowcount != 1:
             raise NotOwned
 
+    @contextmanager
+    def owning(self, emitter: bytes) -> Iterator[Connection]:
+        """Yield a transaction during which no other process can take this tap over.
+
+        Raises:
+            NotOwned: this process does not own it.
+        """
+        row = TapRow
+        own = select(row.number).where(row.emitter == emitter, row.owner == self._owner())
+        with self._transaction() as connection:
+            if connection.execute(own.with_for_update(read=True)).one_or_none() is None:
+                raise NotOwned
+            yield connection
+
     def release(self, emitter: bytes) -> None:
         """Let another process take this tap over at once."""
         table, owner = table_of(TapRow), self._owner()
@@ -225,11 +258,17 @@ class TapStore:
             connection.execute(update(table).where(table.c.emitter == emitter, table.c.owner == owner).values(owner=""))
 
     def forget(self, emitter: bytes) -> None:
-        """Remove a tap that is closed."""
+        """Remove a tap that is closed. What is stated of its rows stays, and is compared no more."""
+        lost = table_of(LostAfterwardsRow)
         with self._transaction() as connection:
-            for row in (TapRow, TapTallyRow, TapUnreadableRow):
+            for row in (TapRow, TapTallyRow, TapUnreadableRow, RememberedRowsRow):
                 table = table_of(row)
                 connection.execute(delete(table).where(table.c.emitter == emitter))
+            connection.execute(
+                update(lost)
+                .where(lost.c.emitter == emitter)
+                .values(until=func.least(lost.c.until, int(time.time() * 1_000)))
+            )
 
     def prune(self, emitter: bytes, before_s: int) -> None:
         """Remove tallies of windows that start before a time (epoch s)."""

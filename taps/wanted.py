@@ -10,7 +10,7 @@ from typing import Final
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.taps import Tap
+from lagloss_server.model.tables import AnyTap
 
 _NAMESPACE: Final = uuid.UUID("6f1e6f0e-0c0a-5d0b-9a0e-1a9105500a9d")
 WINDOW_MS: Final = WINDOW_S * 1_000
@@ -20,7 +20,7 @@ WINDOW_MS: Final = WINDOW_S * 1_000
 class RunningTap:
     """A tap at work. `emitter`: its id; `since_ms`: start of its first window (epoch ms)."""
 
-    tap: Tap
+    tap: AnyTap
     emitter: bytes
     since_ms: int
 
@@ -30,7 +30,7 @@ class PipelineTaps:
     """The taps of a pipeline's newest version, each with the start of its first window (epoch ms)."""
 
     version: int
-    since_ms: Mapping[Tap, int]
+    since_ms: Mapping[AnyTap, int]
 
     def running(self) -> Iterator[RunningTap]:
         for tap, since_ms in self.since_ms.items():
@@ -44,7 +44,8 @@ def taps_after(before: PipelineTaps | None, stored: Iterable[StoredPipeline]) ->
     for version in stored:
         since_ms = taps.since_ms if version.version == taps.version + 1 else {}
         first_ms = first_window_ms(version)
-        taps = PipelineTaps(version.version, {tap: since_ms.get(tap, first_ms) for tap in version.definition.taps})
+        wanted: tuple[AnyTap, ...] = (*version.definition.taps, *version.definition.table_taps)
+        taps = PipelineTaps(version.version, {tap: since_ms.get(tap, first_ms) for tap in wanted})
     return taps
 
 
@@ -58,6 +59,6 @@ def first_window_ms(version: StoredPipeline) -> int:
     return -(-(version.applied_at_ms - version.definition.spec.lookback) // WINDOW_MS) * WINDOW_MS
 
 
-def _emitter(tap: Tap, since_ms: int) -> bytes:
+def _emitter(tap: AnyTap, since_ms: int) -> bytes:
     """Return the id of a tap: the same in every process, another one for a tap that is wanted anew."""
     return uuid.uuid5(_NAMESPACE, json.dumps([tap.document(), since_ms], sort_keys=True)).bytes

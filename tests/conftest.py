@@ -160,7 +160,7 @@ def localstack(server_dir: Path) -> Iterator[EmbeddedLocalStack]:
 def postgres(server_dir: Path) -> Iterator[EmbeddedPostgres]:
     """The session's PostgreSQL, with a migrated database to copy from. It would not survive a power cut: to drop a
     database, as hundreds of tests do, writes a checkpoint, which would sync the files of all tables."""
-    with patch.dict(embedded_postgres._SETTINGS, fsync="off"):
+    with patch.dict(embedded_postgres._SETTINGS, fsync="off", max_prepared_transactions="10"):
         server = EmbeddedPostgres(server_dir / "postgres").start()
     try:
         migrate(server.create_database(TEMPLATE))

@@ -60,7 +60,7 @@ def _jars(name: str) -> str | None:
     jars = Path(os.environ.get("LAGLOSS_JARS_DIR") or root / ".jars")
     lines = (root / "tests" / "support" / f"{name}_jars.lock").read_text().splitlines()
     paths = [jars / line.split()[1] for line in lines if line and not line.startswith("#")]
-    return str(jars / name) if all(path.is_file() for path in paths) else None
+    return str(jars / name.replace("_", "-")) if all(path.is_file() for path in paths) else None
 
 
 def _unpacked(artifact: str) -> Path:
@@ -91,6 +91,9 @@ PROGRAMS = {
     "pango": Program(_pango, ("libpango-1.0-0", "libpangoft2-1.0-0", "libharfbuzz-subset0")),
     "curl": Program(lambda: _which("curl"), ("curl",)),
     "openssl": Program(lambda: _which("openssl"), ("openssl",)),
+    "iproute2": Program(lambda: _which("ip"), ("iproute2",)),
+    "cc": Program(lambda: _which("cc"), ("gcc", "libc6-dev")),
+    "nftables": Program(lambda: _which("nft"), ("nftables",)),
     "helm": Program(lambda: _which(str(_built(HELM)), "helm"), module=HELM),
     "apicurio": Program(
         lambda: str(_unpacked(APICURIO)) if _unpacked(APICURIO).is_dir() else None,
@@ -99,6 +102,7 @@ PROGRAMS = {
         sha256=APICURIO_SHA256,
     ),
     "kafka-connect": Program(lambda: _jars("connect"), is_fetched=True),
+    "kafka-connect-jdbc": Program(lambda: _jars("connect_jdbc"), is_fetched=True),
 }
 
 

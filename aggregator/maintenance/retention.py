@@ -33,6 +33,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.schema.repair import RepairMessageRow, RepairRow
 from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
+from lagloss_server.store.schema.taps import LostAfterwardsMessageRow, LostAfterwardsRow
 from lagloss_server.store.store import names_not_deleted
 
 log = structlog.get_logger()
@@ -84,7 +85,8 @@ class Retention:
     def _old_rows(self, now_ms: int) -> Mapping[Table, ColumnElement[bool]]:
         """Return the tables whose rows go by age alone, with the condition for the old rows."""
         rollup, bad, requests = tables.RollupRow, tables.QuarantinedRow, tables.RecomputeRequestRow
-        trail, repair = AuditTrailRow, RepairRow
+        trail, repair, lost, lost_name = AuditTrailRow, RepairRow, LostAfterwardsRow, LostAfterwardsMessageRow
+        named_from_ms = now_ms - self._settings.keep_names_days * DAY_S * 1_000
         rolled_up_s = oldest_day(now_ms, self._settings.keep_rollups_days)
         return {
             tables.table_of(rollup): rollup.start < rolled_up_s,
@@ -93,6 +95,8 @@ class Retention:
                 select(repair.id).where(repair.created_at < _ago(now_ms, self._settings.keep_names_days))
             ),
             tables.table_of(repair): repair.created_at < _ago(now_ms, self._settings.keep_rollups_days),
+            tables.table_of(lost_name): lost_name.missed_at < named_from_ms,
+            tables.table_of(lost): lost.window_start < rolled_up_s,
             tables.table_of(bad): bad.found_at < _ago(now_ms, self._settings.keep_quarantine_days),
             tables.table_of(trail): trail.at < _ago(now_ms, self._settings.keep_audit_days),
             tables.table_of(requests): and_(

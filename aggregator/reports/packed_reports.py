@@ -15,8 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.avro import decode_long, decode_rows
-from lagloss.wire.checks import check_numbers, check_report, read_report
-from lagloss.wire.format import MAX_COUNT, MAX_PARTITIONS, REPORT_SCHEMA, BadRecord, EmitterReport, Progress
+from lagloss.wire.checks import check_numbers, check_parts, check_report, read_report
+from lagloss.wire.format import (
+    MAX_COUNT,
+    MAX_PARTITIONS,
+    MAX_REPORT_PARTS,
+    REPORT_SCHEMA,
+    BadRecord,
+    EmitterReport,
+    Progress,
+)
 from lagloss.wire.sketch import MAX_KEY, MIN_KEY
 
 I64 = npt.NDArray[np.int64]
@@ -83,6 +91,7 @@ def _read(value: bytes | None) -> PackedReport | BadRecord:
         raw["tallies"] = ()
         head = EmitterReport(**raw)
         check_report(head)
+        check_parts("tallies", len(tallies))
         for position, tally in enumerate(tallies):
             check_numbers(head.node, tally, position)
     except BadRecord as bad:
@@ -126,6 +135,8 @@ def _are_bins(rows: I64, ends: I64) -> bool:
 def _are_ranges(rows: I64, ends: I64) -> bool:
     """Return whether the rows (n, 3) up to each end (tallies,) are ranges in ascending order, all of them in range."""
     partitions, firsts, lengths = rows.T
+    if not _within(np.diff(ends, prepend=0), 0, MAX_REPORT_PARTS):
+        return False
     if not (
         _within(partitions, 0, MAX_PARTITIONS - 1) and _within(firsts, 0, _MAX_LONG) and _within(lengths, 0, _MAX_LONG)
     ):

@@ -170,6 +170,8 @@ def _limits(stored: Definition, tried: Definition) -> Iterator[BacktestLimit]:
     for rule in rules_of(tried):
         if rule.name in UNTRIED:
             yield BacktestLimit(rule.name, False, "the time of a node's last report is not stored")
+        elif rule.kind == "lost-afterwards":
+            yield BacktestLimit(rule.name, False, "when rows were there again is not stored")
         elif rule.kind == "staleness":
             yield BacktestLimit(rule.name, True, "a message counts as seen in its own minute, however late it was")
         elif rule.kind == "pending-age":

@@ -105,7 +105,8 @@ def silence(
     except ValueError as error:
         raise BadSilence(expected="--for with a duration such as 30m or 2h", found=repr(for_)) from error
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        silenced, about = incident_actions.silence(store, matchers, reason=reason, author=author, for_s=for_s)
+        checked = incident_actions.checked_matchers(matchers)
+        silenced, about = incident_actions.silence(store, checked, reason=reason, author=author, for_s=for_s)
     if as_json:
         typer.echo(json.dumps({**silenced.document(), "open_incidents": [str(pipeline) for pipeline in about]}))
         return

@@ -26,7 +26,7 @@ from alerting.incidents.findings import Findings, PipelineSnapshot, assess, can_
 from alerting.incidents.incident_update import IncidentUpdate
 from alerting.incidents.lifecycle import KnownIncident
 from alerting.incidents.notifier import NotificationContext, Notifier
-from alerting.incidents.pre_check import PreCheck, SettledPipeline, has_groups, is_judged_by_news
+from alerting.incidents.pre_check import PreCheck, SettledPipeline, has_groups, has_rechecks, is_judged_by_news
 from alerting.incidents.repository import NotLeading
 from alerting.rules.view import HORIZON_S
 from alerting.views import judged_windows
@@ -181,6 +181,7 @@ class Evaluator:
             awaited_s=min((rule.target for rule in rules.values() if rule.watches), default=math.inf),
             read_again_s=snapshot.read_again_s,
             has_groups=has_groups(rules.values()),
+            has_rechecks=has_rechecks(rules.values()),
         )
         self._pre_check.settle(pipeline.name, settled)
         return True

@@ -6,6 +6,7 @@ is held for milliseconds, and messages have all of it from the first.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,13 +20,16 @@ from msgspec import structs
 from alerting.incidents.findings import Findings
 from alerting.rules import Rule
 from alerting.rules.assessment import SHOWN_WINDOWS, BreachPlace
+from alerting.rules.lost_afterwards import LostAfterwards
 from lagloss_server.base import format as fmt
 from lagloss_server.base.times import moment
 from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.blame.traits import Of
 from lagloss_server.blame.window_blame import read_blame
+from lagloss_server.incidents.lost_afterwards_store import read_outstanding_messages
 from lagloss_server.judging.facts import MAX_NAMES
 from lagloss_server.judging.picked import PickedMessages
+from lagloss_server.model.place import node_label
 from lagloss_server.model.window import ListedWindow, Window
 from lagloss_server.queries.named_messages import NamedMessage, PickedKind, of_kind, read_picked
 from lagloss_server.store.store import MissingMessage, Store
@@ -93,7 +97,7 @@ class _EvidenceReader:
         return IncidentEvidence(
             where=places or rule.where(windows),
             destinations=affected_destinations(windows),
-            examples=self._missing(rule, starts[-1]) or self._picked_of(rule, starts),
+            examples=self._missing(rule, starts[-1]) or self._picked_of(rule, starts) or self._lost_afterwards(rule),
             messages=newest.messages if newest else None,
             lost=structs.asdict(newest.lost) if newest and newest.lost else None,
             blame=self._blame(rule.kind, tuple(starts)),
@@ -125,6 +129,25 @@ class _EvidenceReader:
         except Exception:
             _log.exception("examples_failed", pipeline=self._pipeline)
         return []
+
+    def _lost_afterwards(self, rule: Rule) -> list[MissingMessage]:
+        """Return messages whose rows a table has no more, of a rule about these; those that were missed last first."""
+        if not isinstance(rule, LostAfterwards):
+            return []
+        with self._store.engine.connect() as connection:
+            lost = read_outstanding_messages(connection, self._pipeline, time.time(), rule.nodes, MAX_EXAMPLES)
+        return [
+            MissingMessage(
+                message.window_start_s,
+                message.id_hash,
+                message.message_id,
+                rule.kind,
+                [node_label(message.node)],
+                message.checkpoint,
+                message.seen_ms,
+            )
+            for message in lost
+        ]
 
     def _read_picked(self, start_s: int) -> PickedMessages:
         with self._store.engine.connect() as connection:

@@ -16,10 +16,12 @@ from alerting.incidents import repository as incidents
 from alerting.incidents.lifecycle import KnownIncident
 from alerting.rules import Rule
 from alerting.rules.blind import ReportsHealth
+from alerting.rules.lost_afterwards import LostAfterwards
 from alerting.rules.time_to_loss import TimeToLoss
 from alerting.views.silent_nodes import read_silent
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.groups.progress import NOW_S
+from lagloss_server.incidents.lost_afterwards_store import pipelines_with_outstanding
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.store.schema.alerting import PendingBreachRow
 from lagloss_server.store.schema.core import ConsumerLagRow, is_any
@@ -32,6 +34,7 @@ class SettledPipeline:
     `known`: by rule, its open incident and those that were resolved within a day. Epoch s: `due_s`, when a rule can
     find a breach by the clock, and `read_again_s`, when the pipeline is to be read completely, whatever was closed.
     `awaited_s`: how long after messages came in a rule comes due. `has_groups`: whether a rule goes by consumer groups.
+    `has_rechecks`: whether one goes by rows of tables that are compared again.
     """
 
     version: int
@@ -40,6 +43,7 @@ class SettledPipeline:
     awaited_s: float
     read_again_s: float
     has_groups: bool
+    has_rechecks: bool
 
 
 class PreCheck:
@@ -86,21 +90,29 @@ class PreCheck:
         return due
 
     def _find_changed(self, connection: Connection, now_s: float) -> set[str]:
-        """Return the pipelines with a pending breach, a node that fell silent, or a partition at risk."""
+        """Return the pipelines with a pending breach, a silent node, a partition at risk, or messages that are lost
+        afterwards."""
         pending = set(connection.execute(select(PendingBreachRow.pipeline).distinct()).scalars())
         silent = read_silent(connection, now_s).keys()
         with_groups = [name for name, settled in self._settled.items() if settled.has_groups]
-        return pending | silent | _at_risk(connection, now_s, with_groups)
+        with_rechecks = {name for name, settled in self._settled.items() if settled.has_rechecks}
+        lost_afterwards = with_rechecks & pipelines_with_outstanding(connection, now_s) if with_rechecks else set()
+        return pending | silent | _at_risk(connection, now_s, with_groups) | lost_afterwards
 
 
 def is_judged_by_news(rule: Rule | None) -> bool:
     """Return whether the news of windows has all that a rule with an open incident goes by."""
-    return rule is not None and not isinstance(rule, ReportsHealth | TimeToLoss)
+    return rule is not None and not isinstance(rule, ReportsHealth | TimeToLoss | LostAfterwards)
 
 
 def has_groups(rules: Iterable[Rule]) -> bool:
     """Return whether one of these rules goes by consumer groups."""
     return any(isinstance(rule, TimeToLoss) for rule in rules)
+
+
+def has_rechecks(rules: Iterable[Rule]) -> bool:
+    """Return whether one of these rules goes by rows of tables that are compared again."""
+    return any(isinstance(rule, LostAfterwards) for rule in rules)
 
 
 def _at_risk(connection: Connection, now_s: float, pipelines: Collection[str]) -> set[str]:

@@ -10,6 +10,7 @@ from alerting.rules.budget import budget_rules
 from alerting.rules.jobs import job_rules
 from alerting.rules.lag import lag_rules, on_time_rules
 from alerting.rules.loss import loss_rules
+from alerting.rules.lost_afterwards import lost_afterwards_rules
 from alerting.rules.quality import quality_rules
 from alerting.rules.shares import share_rules
 from alerting.rules.staleness import staleness_rules
@@ -36,6 +37,7 @@ def rules_of(definition: Definition) -> list[Rule]:
         *share_rules(definition),
         *unusual_rules(definition),
         *quality_rules(definition),
+        *lost_afterwards_rules(definition),
         *job_rules(definition),
     ]
 

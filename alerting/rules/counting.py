@@ -144,9 +144,10 @@ class OutOf:
 
 
 def by_the_clock(
-    view: PipelineView, value: float | None, is_breach: bool, places: tuple[BreachPlace, ...] = ()
+    view: PipelineView, value: float | None, is_breach: bool, places: tuple[BreachPlace, ...] = (), text: str = ""
 ) -> Assessment:
     """Return the assessment of a rule of time, whose value now stands for this minute's window; None is no evidence.
+    `text` says what a breach is in place of the rule's own text.
 
     A minute that was a breach once stays one, so that what is over within the minute is over and not revised.
     """
@@ -154,5 +155,7 @@ def by_the_clock(
     if value is None:
         return Assessment((), {}, ())
     if is_breach:
-        return Assessment((this_minute,), {this_minute: value}, (), 1, places)
+        return Assessment(
+            (this_minute,), {this_minute: value}, (), 1, places, texts={this_minute: text} if text else {}
+        )
     return Assessment((), {}, (this_minute,))

@@ -7,7 +7,7 @@ came in, as far as its windows are closed. Hours that ended more than a day ago 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 import numpy as np
@@ -71,16 +71,8 @@ class _JobRule:
         said = f"{text}; {waiting_words(view, waiting)}" if waiting else text
         node = self.job.node
         places = (BreachPlace("node", node, None, text),) if node else ()
-        minute = view.this_minute_s
-        assessment = by_the_clock(view, value, True, places)
-        return Assessment(
-            assessment.seen,
-            assessment.breaches,
-            assessment.good,
-            places=assessment.places,
-            tickets=(minute,) if is_ticket else (),
-            texts={minute: said},
-        )
+        assessment = by_the_clock(view, value, True, places, said)
+        return replace(assessment, tickets=(view.this_minute_s,) if is_ticket else ())
 
     def _hour(self, runs: Sequence[DagRun], to_s: int) -> TimeRange:
         """Return the hour that ends then: that of its run, if it has one."""

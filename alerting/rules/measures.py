@@ -6,7 +6,8 @@ node mid`). Habits are read of roll-ups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeVar
 
@@ -62,6 +63,19 @@ class Measure:
 def placed(definition: Definition, kind: str, with_targets: Iterable[Place] = ()) -> list[tuple[Place | None, Any]]:
     """Return the places of the rules of a kind (`dead-letters`), each with its settings; None is the whole pipeline."""
     return spread(_settings(definition, kind), definition.graph, with_targets)
+
+
+def placed_among(
+    definition: Definition, kind: str, nodes: AbstractSet[str]
+) -> Iterator[tuple[Place | None, Any, frozenset[str]]]:
+    """Yield the places of the rules of a kind that is about some nodes, each with its settings and its nodes: the rule
+    of the whole pipeline has those without settings of their own."""
+    settings_by_place = placed(definition, kind)
+    single = {place.name for place, _ in settings_by_place if place is not None}
+    for place, settings in settings_by_place:
+        own = nodes - single if place is None else nodes & {place.name}
+        if own:
+            yield place, settings, frozenset(own)
 
 
 def covered_by(definition: Definition, kind: str, place: Place | None) -> tuple[str, ...]:

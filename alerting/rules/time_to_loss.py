@@ -14,7 +14,7 @@ from typing import ClassVar
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import by_the_clock
-from alerting.rules.measures import Measure, covered_by, placed
+from alerting.rules.measures import Measure, covered_by, placed_among
 from alerting.rules.view import PipelineView
 from lagloss_server.base import format as fmt
 from lagloss_server.groups.progress import GroupAtRisk, PartitionNow
@@ -49,14 +49,7 @@ class TimeToLoss(PlacedRule):
         texts = [group.words(view.now_s, _utc) for group in groups]
         places = tuple(BreachPlace("node", group.node, None, text) for group, text in zip(groups, texts, strict=True))
         value = 0.0 if any(group.deleted for group in groups) else max(0.0, groups[0].loss_s - view.now_s)
-        assessment = by_the_clock(view, value, True, places)
-        return Assessment(
-            assessment.seen,
-            assessment.breaches,
-            assessment.good,
-            places=places,
-            texts={view.this_minute_s: "; ".join(texts)},
-        )
+        return by_the_clock(view, value, True, places, "; ".join(texts))
 
     def due_s(self, view: PipelineView) -> float:
         return math.inf  # partitions at risk are found for all pipelines at once: see `pre_check`
@@ -81,23 +74,17 @@ class TimeToLoss(PlacedRule):
 def time_to_loss_rules(definition: Definition) -> list[TimeToLoss]:
     """Return the rule of all consumer groups, and one of each whose node has its own settings; none where the
     definition names no group."""
-    with_groups = {node.name for node in definition.spec.nodes if node.has_group}
-    settings_by_place = placed(definition, "time-to-loss")
-    single = {place.name for place, _ in settings_by_place if place is not None}
-    rules = []
-    for place, settings in settings_by_place:
-        nodes = frozenset(with_groups - single if place is None else with_groups & {place.name})
-        if nodes:
-            rules.append(
-                TimeToLoss(
-                    place=place,
-                    severity=settings.severity,
-                    target=settings.within / 1_000,
-                    nodes=nodes,
-                    inhibited_by=covered_by(definition, "time-to-loss", place),
-                )
-            )
-    return rules
+    kind, with_groups = "time-to-loss", {node.name for node in definition.spec.nodes if node.has_group}
+    return [
+        TimeToLoss(
+            place=place,
+            severity=settings.severity,
+            target=settings.within / 1_000,
+            nodes=nodes,
+            inhibited_by=covered_by(definition, kind, place),
+        )
+        for place, settings, nodes in placed_among(definition, kind, with_groups)
+    ]
 
 
 def _is_harmless(partition: PartitionNow) -> bool:

@@ -11,6 +11,7 @@ from alerting.rules.habits import NO_HABITS, Habits
 from alerting.rules.windows import Windows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.groups.progress import PartitionNow
+from lagloss_server.incidents.lost_afterwards import LostMinute
 from lagloss_server.model.definition import Definition
 from lagloss_server.runs.dag_runs import DagRun
 
@@ -34,6 +35,7 @@ class PipelineView:
     `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
     `came_from_s`: by source, of minutes with messages at its `in`, when the first of these came in, both by tallies.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
+    `lost_afterwards`: minutes that are compared again, with messages that no one has accepted; None: not known.
     `waiting`: pending messages. `runs`: of its jobs, of the last week. `partitions`: those that its consumer groups
     read. `watched_since_s`: start of the alerter's observation. `habits`: what is usual. `news_from_s`: of windows
     before, only those are assessed again whose findings may depend on later ones; all are if it is -inf, none if it is
@@ -52,6 +54,7 @@ class PipelineView:
     waiting: Sequence[WaitingMessages] = ()
     runs: Sequence[DagRun] = ()
     partitions: Sequence[PartitionNow] = ()
+    lost_afterwards: Sequence[LostMinute] | None = None
     watched_since_s: float = 0.0
     habits: Habits = NO_HABITS
     news_from_s: float = -math.inf

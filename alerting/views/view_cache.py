@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, func, select
 
 from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.jobs import MAX_RUNS, RUNS_S
+from alerting.rules.lost_afterwards import LostAfterwards
 from alerting.rules.time_to_loss import TimeToLoss
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Windows
@@ -21,6 +22,8 @@ from alerting.views.window_cache import StoredWindows, read_named
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.groups.progress import PartitionNow
 from lagloss_server.groups.progress_store import read_partitions
+from lagloss_server.incidents.lost_afterwards import LostMinute
+from lagloss_server.incidents.lost_afterwards_store import read_outstanding
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.runs.run_store import read_runs_by
 from lagloss_server.store.schema.core import MissingMessageRow
@@ -68,6 +71,7 @@ class ViewCache:
                 expected=read_expected(connection, [name], now_s).get(name, frozenset()) & cached.nodes,
                 runs=read_runs_by(connection, name, jobs, now_s - RUNS_S, limit=MAX_RUNS * len(jobs)),
                 partitions=_partitions(connection, name, cached.rules.values(), now_s),
+                lost_afterwards=_lost_afterwards(connection, name, cached.rules.values(), now_s),
             )
 
     def news(
@@ -79,7 +83,7 @@ class ViewCache:
     ) -> list[tuple[StoredPipeline, PipelineView]]:
         """Return views of pipelines that have been read, out of one snapshot of the database, each with what is new of
         these `closed` windows; none of a pipeline of which a window changed that had been judged. Views know of
-        messages what `refresh_minutes` read, and neither nodes' reports nor runs or partitions: see `pre_check`.
+        messages what `refresh_minutes` read, and not of nodes' reports, runs, partitions or tables: see `pre_check`.
         Of `changeable` ones, with incidents that can change, all windows are assessed where one is new: good ones count
         together, and an incident that is reopened loses the breaches that were revised meanwhile."""
         views = []
@@ -158,6 +162,14 @@ class ViewCache:
 def _partitions(connection: Connection, pipeline: str, rules: Iterable[Rule], now_s: float) -> Sequence[PartitionNow]:
     """Return the partitions that consumer groups read, if a rule needs them."""
     return read_partitions(connection, pipeline, now_s) if any(isinstance(rule, TimeToLoss) for rule in rules) else ()
+
+
+def _lost_afterwards(
+    connection: Connection, pipeline: str, rules: Iterable[Rule], now_s: float
+) -> Sequence[LostMinute] | None:
+    """Return the minutes with messages that are lost afterwards, if a rule needs them."""
+    has_rule = any(isinstance(rule, LostAfterwards) for rule in rules)
+    return read_outstanding(connection, pipeline, now_s) if has_rule else None
 
 
 def _waiting(

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, model_validator
 
 from dashboard.request.grants import Grants
-from lagloss_server.base.fields import Name, Strict, refuse
+from lagloss_server.base.fields import MAX_LISTED, Name, Strict, refuse
 from lagloss_server.base.settings import Settings
 from lagloss_server.base.yaml_files import load_yaml
 from lagloss_server.model.matchers import Matchers, of_pipelines, reach
@@ -25,8 +25,8 @@ class TeamSpec(Strict):
     ids."""
 
     name: Name
-    groups: tuple[Text, ...] = ()
-    users: tuple[Text, ...] = ()
+    groups: Annotated[tuple[Text, ...], Field(max_length=MAX_LISTED)] = ()
+    users: Annotated[tuple[Text, ...], Field(max_length=MAX_LISTED)] = ()
     pipelines: Matchers
     role: Role = "viewer"
     ids: Literal["show", "hide"] = "hide"
@@ -47,7 +47,7 @@ class AccessFile(Strict):
 
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
     kind: Literal["Access"]
-    teams: Annotated[tuple[TeamSpec, ...], Field(min_length=1)]
+    teams: Annotated[tuple[TeamSpec, ...], Field(min_length=1, max_length=MAX_LISTED)]
 
     @model_validator(mode="after")
     def _names_are_given_once(self) -> AccessFile:

@@ -30,7 +30,9 @@ _OF_GROUPS: Final = frozenset({"cluster_group"})
 """Tables whose rows belong to the pipelines in `pipelines`, if to any."""
 _OF_TAPS: Final = frozenset({"tap_tally", "tap_unreadable"})
 """Tables whose rows belong to a tap, by `emitter`."""
-_WITH_IDS: Final = frozenset({"missing_message", "quarantine", "repair_message"})
+_WITH_IDS: Final = frozenset(
+    {"lost_afterwards_message", "missing_message", "quarantine", "remembered_rows", "repair_message"}
+)
 """Tables in which message ids stand, the beginning of a bad record among them."""
 _WORD: Final = re.compile(r"\w+")
 

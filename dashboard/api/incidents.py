@@ -21,8 +21,9 @@ from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, IncidentFilt
 from dashboard.queries.services import Services
 from dashboard.request.shown_range import ShownRange
 from lagloss_server.base.fields import DurationMs, Text
-from lagloss_server.incidents.actions import SilenceDocument
+from lagloss_server.incidents.actions import MAX_AUTHOR, MAX_TEXT, SilenceDocument
 from lagloss_server.incidents.receiver_check import WAIT_S
+from lagloss_server.model.matchers import MAX_MATCHER, MAX_MATCHERS
 from lagloss_server.net.problem_details import documented
 from lagloss_server.net.responses import Json, JsonRoute
 
@@ -34,7 +35,7 @@ Kind = Annotated[str | None, Query(description="only this kind of rule: loss, la
 Severity = Annotated[Literal["critical", "warning"] | None, Query()]
 PageNumber = Annotated[int, Query(ge=1, le=MAX_PAGE, description="starting at 1")]
 Size = Annotated[int, Query(ge=1, le=MAX_SIZE, description="items per page")]
-Author = Annotated[Text | None, Field(max_length=acts.MAX_NAME, description="name of the author, if there is no login")]
+Author = Annotated[Text | None, Field(max_length=MAX_AUTHOR, description="name of the author, if there is no login")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +76,18 @@ class _Body(BaseModel):
 class Acknowledgement(_Body):
     """An acknowledgement."""
 
-    note: Text | None = Field(None, max_length=acts.MAX_TEXT, description="findings or next steps")
+    note: Text | None = Field(None, max_length=MAX_TEXT, description="findings or next steps")
     author: Author = None
 
 
 class NewSilence(_Body):
     """A silence of what matches all of these."""
 
-    matchers: list[Annotated[Text, Field(max_length=acts.MAX_TEXT)]] = Field(
-        min_length=1, max_length=acts.MAX_MATCHERS, examples=[["pipeline=clicks", "rule=~lag.*"]]
+    matchers: list[Annotated[Text, Field(max_length=MAX_MATCHER)]] = Field(
+        min_length=1, max_length=MAX_MATCHERS, examples=[["pipeline=clicks", "rule=~lag.*"]]
     )
     duration: DurationMs = Field(description="such as 30m or 2h, at most 24h", examples=["2h"])
-    reason: Text = Field(max_length=acts.MAX_TEXT)
+    reason: Text = Field(max_length=MAX_TEXT)
     author: Author = None
 
 

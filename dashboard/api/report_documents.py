@@ -10,6 +10,7 @@ from dashboard.queries.incident_documents import IncidentDocument, IncidentLinks
 from dashboard.queries.overview import IncidentCounts, ShareDocument
 from dashboard.queries.series import QualityDocument
 from dashboard.reports.trend import Trend
+from lagloss_server.incidents.lost_afterwards import LostAtNodeDocument
 from lagloss_server.incidents.repairs import RepairRecordDocument
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.hops import HopKind
@@ -256,6 +257,15 @@ class ReportedRepairs(TypedDict):
     list: Sequence[RepairRecordDocument]
 
 
+class ReportedLostAfterwards(TypedDict):
+    """Messages of windows of the range that are lost afterwards, by node. `accepted`: of them, those that someone
+    accepted as deleted on purpose."""
+
+    lost: int
+    accepted: int
+    list: Sequence[LostAtNodeDocument]
+
+
 class ReportDocument(TypedDict):
     """The SLA report of a pipeline over a range: see `Report`."""
 
@@ -279,6 +289,7 @@ class ReportDocument(TypedDict):
     quality: list[QualityDocument]
     jobs: list[JobStatsDocument]
     repairs: ReportedRepairs
+    lost_afterwards: ReportedLostAfterwards
     incidents: ReportedIncidents
 
 

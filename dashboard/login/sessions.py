@@ -26,6 +26,8 @@ from lagloss_server.store.users import read_grants
 
 _SEEN_EVERY: Final = timedelta(minutes=1)
 """A request writes that there was one only if the last such note is older."""
+MAX_SESSIONS: Final = 100
+"""Of a person: a script that logs in each time has as many."""
 _session: Final = table_of(SessionRow)
 _log = structlog.get_logger("lagloss.dashboard")
 
@@ -54,12 +56,16 @@ class Sessions:
         self.lifetime = lifetime
 
     def begin(self, connection: Connection, person: Person, now: datetime | None = None) -> str:
-        """Log a person in; return the token, which cannot be read again. Sessions that are over are removed."""
+        """Log a person in; return the token, which cannot be read again. Sessions that are over are removed, and the
+        oldest of a person who has `MAX_SESSIONS`."""
         now = now or datetime.now(UTC)
         is_over = (_session.c.created_at <= now - self.lifetime.longest) | (
             _session.c.seen_at <= now - self.lifetime.idle
         )
         connection.execute(delete(_session).where(is_over))
+        own = select(_session.c.token_hash).where(_session.c.login == self._login, _session.c.name == person.name)
+        oldest = own.order_by(_session.c.created_at.desc()).offset(MAX_SESSIONS - 1)
+        connection.execute(delete(_session).where(_session.c.token_hash.in_(oldest)))
         token = secrets.token_urlsafe(SECRET_BYTES)
         connection.execute(
             insert(_session).values(

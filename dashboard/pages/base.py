@@ -135,6 +135,11 @@ def moment(text: str, utc: str) -> Part:
     return html.Time(text, title=utc)
 
 
+def faint(text: Part) -> Part:
+    """Return a small line below a fact, which adds to it."""
+    return dmc.Text(text, size="xs", className="faint")
+
+
 def picture(svg: str, alt: str, **more: Any) -> Part:
     """Return a drawing that the server has made, as an image."""
     return html.Img(src=f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}", alt=alt, **more)

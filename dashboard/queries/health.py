@@ -287,6 +287,14 @@ class Health:
                 "See the reasons and examples on the pipeline's page; minutes of these records stay incomplete.",
                 "blind",
             )
+        blocked = [tap for tap in self.taps if tap.recheck_trouble]
+        if blocked:
+            yield HealthProblem(
+                f"Rows of {_many(len(blocked), 'table are', 'tables are')} not compared again; first: "
+                f"{_named(blocked[0])}: {blocked[0].recheck_trouble}",
+                "Rows that vanish meanwhile are stated once it is corrected: docs/sinks.md.",
+                "lost-afterwards",
+            )
         if self.strangers:
             yield HealthProblem(
                 f"Reports name {_many(len(self.strangers), 'pipeline or checkpoint', 'pipelines or checkpoints')} that "

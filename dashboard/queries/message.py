@@ -14,6 +14,8 @@ from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, signed64
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.errors import NotConfigured, NotEnoughData
 from lagloss_server.base.trace_links import NO_LINKS, TraceDocument, TraceLinks
+from lagloss_server.incidents.lost_afterwards import LostAfterwardsMessage, LostAfterwardsMessageDocument
+from lagloss_server.incidents.lost_afterwards_store import read_lost_of_ids
 from lagloss_server.judging.arithmetic import missing_places
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import hashes_of
@@ -45,7 +47,8 @@ class MissingDocument(TraceDocument):
 
 
 class MessageDocument(TypedDict):
-    """What is stored of a message, and its trail; null if none was seen. `looked_through`, `oldest` and `cut`: see
+    """What is stored of a message, and its trail; null if none was seen. `lost_afterwards`: rows of it that were in a
+    tapped table and are not any more. `looked_through`, `oldest` and `cut`: see
     `SearchDocument`; left out if the log could not be read, for the reason in `trouble`. `stays`: where there is a
     trail."""
 
@@ -56,6 +59,7 @@ class MessageDocument(TypedDict):
     sampled_out: bool
     trouble: str | None
     trail: TrailDocument | None
+    lost_afterwards: list[LostAfterwardsMessageDocument]
     looked_through: NotRequired[LookedThrough]
     oldest: NotRequired[str | None]
     cut: NotRequired[bool]
@@ -80,7 +84,8 @@ class Where:
 @dataclass(frozen=True, slots=True)
 class MessageRead:
     """Findings about a message. `known`: nearest first to the time that was asked for, else newest first. `search`
-    None: the log could not be read, and `trouble` says why. `graph`: of the version in force in the trail's window."""
+    None: the log could not be read, and `trouble` says why. `graph`: of the version in force in the trail's window.
+    `lost_afterwards`: statements that a row of it is gone."""
 
     pipeline: str
     asked: str
@@ -90,6 +95,7 @@ class MessageRead:
     trouble: str | None
     graph: Graph | None
     is_sampled_out: bool
+    lost_afterwards: tuple[LostAfterwardsMessage, ...] = ()
 
     @property
     def trail(self) -> Trail | None:
@@ -125,6 +131,7 @@ class MessageRead:
             "sampled_out": self.is_sampled_out,
             "trouble": self.trouble,
             "trail": None,
+            "lost_afterwards": [message.document() for message in self.lost_afterwards],
         }
         if self.search is not None:
             document = {**document, **self.search.document(links)}
@@ -154,6 +161,8 @@ def read_message(
     ids = hashes_of(id_text)
     store.look_at_ids("ids.search", pipeline, f"{ids[-1]:016x}")
     missing = _known_missing(store, pipeline, ids, where.around_s)
+    with store.engine.connect() as connection:
+        lost_afterwards = read_lost_of_ids(connection, pipeline, ids)
     result, trouble = None, None
     try:
         with open_log() as log:
@@ -175,6 +184,7 @@ def read_message(
         trouble=trouble,
         graph=None if trail is None else store.graph_at(pipeline, trail.window_start_s),
         is_sampled_out=all(id_hash % SAMPLE_ALL >= sample for id_hash in ids),
+        lost_afterwards=tuple(lost_afterwards),
     )
 
 

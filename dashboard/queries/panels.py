@@ -16,6 +16,8 @@ from dashboard.queries.series import Series, SeriesDocument, read_series
 from dashboard.queries.sla_periods import SlaPeriods, sla_periods_of
 from dashboard.queries.taps import TapStatus, read_taps
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.incidents.lost_afterwards import LostMinute
+from lagloss_server.incidents.lost_afterwards_store import read_lost_minutes
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import ListedWindow
@@ -46,6 +48,7 @@ class Panels:
     consumer_lag: ConsumerLag
     groups: list[ConsumerGroup]
     taps: list[TapStatus]
+    lost_afterwards: list[LostMinute]
     sla_periods: SlaPeriods
     happenings: Happenings
     fresh: Freshness
@@ -93,6 +96,8 @@ def read_panels(store: Store, pipeline: str, span: TimeRange, now_s: float) -> P
         bool(series.buckets),
         ends_now=span.from_s <= now_s <= span.to_s,
     )
+    with store.engine.connect() as connection:
+        lost_afterwards = read_lost_minutes(connection, pipeline, span.from_s, span.to_s)
     judged_by = versions[-1 if fresh.newest_s is None else in_force(versions, fresh.newest_s)].definition
     return Panels(
         stored=stored,
@@ -100,6 +105,7 @@ def read_panels(store: Store, pipeline: str, span: TimeRange, now_s: float) -> P
         consumer_lag=read_consumer_lag(store, stored, span, "node"),
         groups=read_consumer_groups(store, stored, span, now_s),
         taps=read_taps(store, [stored.definition], now_s),
+        lost_afterwards=lost_afterwards,
         sla_periods=sla_periods_of(versions, span),
         happenings=read_happenings(store, pipeline, span),
         fresh=fresh,

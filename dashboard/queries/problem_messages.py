@@ -1,4 +1,5 @@
-"""The newest messages that something is wrong with, by name: lost, late, dead-lettered and corrupted ones.
+"""The newest messages that something is wrong with, by name: lost at once or afterwards, late, dead-lettered and
+corrupted ones.
 
 A closing keeps the names of a window's missing messages and samples of the others (`queries.named_messages`), only if
 there are any: the newest such windows are looked at, however long ago they are, and no more than a bounded number.
@@ -15,14 +16,18 @@ from typing import Any, Final
 
 from sqlalchemy import BigInteger, Row, Text, select, true
 
+from lagloss_server.incidents.lost_afterwards import CAUSES
+from lagloss_server.incidents.lost_afterwards_store import read_newest_messages
 from lagloss_server.judging.picked import PickedMessages
+from lagloss_server.model.place import node_label
 from lagloss_server.queries.named_messages import LOST_KINDS, MAX_MISSING, KeptMessages, NamedMessage
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MissingMessage, Store
 
 WINDOWS: Final = 20
 """Windows that are looked at: up to 1,000 missing messages each."""
-KINDS: Final = (*LOST_KINDS, "corrupted", "dead", "late")
+LOST_AFTERWARDS: Final = "lost-afterwards"
+KINDS: Final = (*LOST_KINDS, LOST_AFTERWARDS, "corrupted", "dead", "late")
 """Kinds of such messages; in a window, in this order."""
 _OF_KIND: Final = 10
 """Messages of each kind that are listed of a window, unless the filters name the kind."""
@@ -90,9 +95,12 @@ def read_problem_messages(
     hidden = [name for name in names if not store.may_see_ids(name)]
     if pipeline is not None and hidden:
         store.look_at_ids("ids.list", pipeline, "")
-    windows = _read_windows(store, [name for name in names if name not in hidden], before_s)
+    shown = [name for name in names if name not in hidden]
+    windows = _read_windows(store, shown, before_s)
     is_cut, windows = len(windows) > WINDOWS, windows[:WINDOWS]
-    for name in sorted({window.pipeline for window in windows}):
+    from_s = windows[-1].window_start if is_cut and filters.kind != LOST_AFTERWARDS else 0
+    lost_afterwards = _read_lost_afterwards(store, shown, from_s, before_s)
+    for name in sorted({window.pipeline for window in windows} | {name for name, _ in lost_afterwards}):
         store.look_at_ids("ids.list", name, "")
     missing = _read_missing(store, windows)
     messages = [
@@ -100,7 +108,10 @@ def read_problem_messages(
         for window in windows
         for message in _named(window, missing.get((window.pipeline, window.window_start), ()))
     ]
+    messages += lost_afterwards
+    messages.sort(key=lambda named: (-named[1].window_start_s, named[0], KINDS.index(named[1].kind)))
     rows = list(_listed(messages, filters))
+    starts = [*(window.window_start for window in windows), *(message.window_start_s for _, message in lost_afterwards)]
     oldest_s = windows[-1].window_start if windows else None
     if len(rows) == _LISTED:
         oldest_s = rows[-1].message.window_start_s
@@ -109,8 +120,8 @@ def read_problem_messages(
         Counter(message.kind for _, message in messages if filters.match(message, "kind")),
         Counter(place for _, message in messages if filters.match(message, "place") for place in message.places),
         Counter(message.reason for _, message in messages if message.reason and filters.match(message, "reason")),
-        windows[-1].window_start if windows else None,
-        windows[0].window_start if windows else None,
+        min(starts, default=None),
+        max(starts, default=None),
         is_cut,
         oldest_s if is_cut or len(rows) == _LISTED else None,
         hidden,
@@ -150,6 +161,31 @@ def _read_missing(store: Store, windows: Sequence[Row[Any]]) -> dict[tuple[str, 
         for line in connection.execute(select(of_window).select_from(listed.join(of_window, true()))):
             missing.setdefault((line.pipeline, line.window_start), []).append(MissingMessage.of(line))
     return missing
+
+
+def _read_lost_afterwards(
+    store: Store, names: Sequence[str], from_s: int, before_s: int | None
+) -> list[tuple[str, NamedMessage]]:
+    with store.engine.connect() as connection:
+        lost = read_newest_messages(connection, names, from_s, before_s, _LISTED)
+    return [
+        (
+            message.pipeline,
+            NamedMessage(
+                message.window_start_s,
+                message.id_hash % (1 << 64),
+                message.message_id,
+                LOST_AFTERWARDS,
+                (node_label(message.node),),
+                message.event_ms,
+                message.checkpoint,
+                message.seen_ms,
+                None,
+                reason=CAUSES[message.cause],
+            ),
+        )
+        for message in lost
+    ]
 
 
 def _named(window: Row[Any], missing: Sequence[MissingMessage]) -> list[NamedMessage]:

@@ -9,8 +9,9 @@ from typing import Any, Final, TypedDict
 
 from sqlalchemy import BigInteger, Boolean, cast, literal_column, select
 
+from lagloss_server.base.fields import write_duration
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.taps import Tap
+from lagloss_server.model.tables import AnyTap, TableTap
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.ownership import IS_FREE
 from lagloss_server.store.schema import core as tables
@@ -48,19 +49,28 @@ class UnreadableDocument(TypedDict):
     example: UnreadableExample
 
 
-class TapDocument(TypedDict):
+class TapSourceDocument(TypedDict):
+    """What a tap's beacons are made of: a topic, what a reader has committed of it, or a table."""
+
+    topic: str | None
+    group: str | None
+    connector: str | None
+    cluster: str | None
+    table: str | None
+    database: str | None
+
+
+class TapDocument(TapSourceDocument):
     """One tap of a definition now: see `TapStatus`."""
 
     node: str
     checkpoints: list[str]
-    topic: str
-    group: str | None
-    connector: str | None
-    cluster: str | None
     commits: str | None
     delivered_by_commit: bool
     state: TapState
     trouble: str | None
+    recheck: str | None
+    recheck_trouble: str | None
     since: str | None
     read_through: str | None
     behind_ms: int | None
@@ -102,6 +112,7 @@ class TapStatus:
     Attributes:
         commits: how commits of its group are learned, `log` or `polled`; None: it has no group, or has not begun.
         trouble: why it waits; empty: it does not.
+        recheck_trouble: why rows of its table are not compared again; empty: nothing is wrong.
         since_s: start of its first window (epoch s); None: it has not begun.
         through_s: everything observed before is read (epoch s); None: that is not known of any moment yet.
         behind_s: seconds since then.
@@ -109,7 +120,7 @@ class TapStatus:
             that were deleted before they were read.
     """
 
-    tap: Tap
+    tap: AnyTap
     state: TapState
     commits: str | None = None
     trouble: str = ""
@@ -121,10 +132,17 @@ class TapStatus:
     early: int = 0
     gone: int = 0
     unreadable: tuple[UnreadableCount, ...] = ()
+    recheck_trouble: str = ""
 
     @property
     def is_bad(self) -> bool:
         return self.state is not TapState.READING
+
+    @property
+    def recheck(self) -> str | None:
+        """For how long rows are compared again; None: they are not."""
+        recheck_ms = self.tap.recheck_ms if isinstance(self.tap, TableTap) else 0
+        return write_duration(recheck_ms) if recheck_ms else None
 
     @property
     def unreadable_records(self) -> int:
@@ -138,14 +156,13 @@ class TapStatus:
         return {
             "node": self.tap.node,
             "checkpoints": self.checkpoints,
-            "topic": self.tap.topic,
-            "group": None if self.tap.offsets else self.tap.group,
-            "connector": self.tap.group if self.tap.offsets else None,
-            "cluster": self.tap.cluster or None,
+            **_source(self.tap),
             "commits": self.commits,
             "delivered_by_commit": self.tap.group is not None and "out" in self.tap.places,
             "state": self.state,
             "trouble": self.trouble or None,
+            "recheck": self.recheck,
+            "recheck_trouble": self.recheck_trouble or None,
             "since": None if self.since_s is None else rfc3339(self.since_s),
             "read_through": None if self.through_s is None else rfc3339(self.through_s),
             "behind_ms": None if self.behind_s is None else round(1_000 * self.behind_s),
@@ -155,6 +172,17 @@ class TapStatus:
             "gone": self.gone,
             "unreadable": [records.document() for records in self.unreadable],
         }
+
+
+def _source(tap: AnyTap) -> TapSourceDocument:
+    if isinstance(tap, TableTap):
+        table, database = tap.table.table, tap.table.database
+        return TapSourceDocument(topic=None, group=None, connector=None, cluster=None, table=table, database=database)
+    group, connector = (None, tap.group) if tap.offsets else (tap.group, None)
+    cluster = tap.cluster or None
+    return TapSourceDocument(
+        topic=tap.topic, group=group, connector=connector, cluster=cluster, table=None, database=None
+    )
 
 
 def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> list[TapStatus]:
@@ -167,7 +195,7 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
     statement = (
         select(
             *(row.emitter, row.pipeline, row.node, row.tap, row.since, row.seen),
-            *(row.left_out, row.early, row.gone, row.commits, row.trouble),
+            *(row.left_out, row.early, row.gone, row.commits, row.trouble, row.recheck_trouble),
             cast(row.plan["through_ms"].astext, BigInteger).label("through_ms"),
             literal_column(f"NOT ({IS_FREE})", Boolean).label("is_owned"),
         )
@@ -194,14 +222,14 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
     return [_status(tap, stored.get(tap), reasons, now_s) for tap in taps]
 
 
-def _in_order(definition: Definition) -> list[Tap]:
+def _in_order(definition: Definition) -> list[AnyTap]:
     """Return the taps of a definition, of each node what it takes in before what it sends out."""
-    taps = definition.taps
-    rank = {node: index for index, node in enumerate(dict.fromkeys(tap.node for tap in taps))}
+    taps: list[AnyTap] = [*definition.taps, *definition.table_taps]
+    rank = {node: index for index, node in enumerate(definition.graph.nodes)}
     return sorted(taps, key=lambda tap: (rank[tap.node], tap.group is None))
 
 
-def _status(tap: Tap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableCount]], now_s: float) -> TapStatus:
+def _status(tap: AnyTap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableCount]], now_s: float) -> TapStatus:
     if row is None:
         return TapStatus(tap, TapState.NOT_BEGUN)
     through_s = row.through_ms / 1_000 if row.through_ms else None
@@ -220,6 +248,7 @@ def _status(tap: Tap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableCount
         early=row.early,
         gone=row.gone,
         unreadable=tuple(reasons.get(row.emitter, ())),
+        recheck_trouble=row.recheck_trouble,
     )
 
 

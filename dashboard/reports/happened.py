@@ -10,6 +10,7 @@ from dashboard.reports.model import DestinationFigures, Report, lost_places
 from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
 from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import Incident, place_words
+from lagloss_server.incidents.lost_afterwards import CAUSES
 from lagloss_server.incidents.response_times import time_to_repair_s
 from lagloss_server.model.window import Lags
 
@@ -204,6 +205,31 @@ def repairs(pages: Pages) -> ReportSection | None:
     note = "Messages that were lost and then sent again. All other sections show what is lost now."
     heads = ("Repair", "Place", "Windows from", "State", "Lost before", "Sent", "Arrived", "Gone", "Lost now")
     return ReportSection("Repairs", (note,), None, Table(heads, rows, 4))
+
+
+def lost_afterwards(pages: Pages) -> ReportSection | None:
+    """Return the messages whose rows a table has no more, by node; None if there is none."""
+    nodes = pages.report.lost_afterwards
+    if not nodes:
+        return None
+    rows = [
+        [
+            Cell(node.node),
+            Cell(", ".join(node.sources)),
+            pages.range(wording.local(node.from_s, pages.zone), node.from_s, node.to_s),
+            Cell(" or ".join(CAUSES[cause] for cause in node.causes)),
+            Cell("all" if node.share == 1 else fmt.percent(node.share)),
+            Cell(fmt.count(node.lost)),
+            Cell(fmt.count(node.accepted)),
+        ]
+        for node in nodes
+    ]
+    note = (
+        "Messages that had arrived, and whose rows are not in the table any more. No other figure counts them; "
+        "accepted ones were deleted on purpose."
+    )
+    heads = ("Node", "Table", "Minutes from", "Rows", "Compared", "Lost afterwards", "Accepted")
+    return ReportSection("Lost afterwards", (note,), None, Table(heads, rows, 4))
 
 
 def reasons(report: Report) -> ReportSection | None:

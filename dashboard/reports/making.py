@@ -25,6 +25,8 @@ from dashboard.reports.model import (
 )
 from dashboard.reports.ranges import CalendarRange, day_edges, previous
 from lagloss_server.incidents.incident import incidents
+from lagloss_server.incidents.lost_afterwards import LostAtNode, by_node
+from lagloss_server.incidents.lost_afterwards_store import read_lost_minutes
 from lagloss_server.incidents.repairs import read_repair_records
 from lagloss_server.incidents.response_times import Times, overlapping_courses
 from lagloss_server.judging.freshness import expected_to_s
@@ -114,6 +116,7 @@ def make_report(store: Store, pipeline: str, span: CalendarRange, now_s: float, 
         ),
         committed_by=definition.committed_by,
         repairs=tuple(read_repair_records(store, pipeline, span.from_s, span.to_s) if source is None else ()),
+        lost_afterwards=_lost_afterwards(store, pipeline, span) if source is None else (),
         canary=_canary(store, span),
         source=source,
         source_names=tuple(names),
@@ -129,6 +132,11 @@ def make_report(store: Store, pipeline: str, span: CalendarRange, now_s: float, 
         previous_lag=_lag_by_hop(whole_before.total, graph),
     )
     return replace(report_, changes=what_changed(report_))
+
+
+def _lost_afterwards(store: Store, pipeline: str, span: CalendarRange) -> tuple[LostAtNode, ...]:
+    with store.engine.connect() as connection:
+        return tuple(by_node(read_lost_minutes(connection, pipeline, span.from_s, span.to_s)))
 
 
 def _canary(store: Store, span: CalendarRange) -> CanaryTotals | None:

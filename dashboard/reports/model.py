@@ -13,6 +13,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
 from lagloss_server.incidents.incident import Incident
+from lagloss_server.incidents.lost_afterwards import LostAtNode
 from lagloss_server.incidents.repairs import RepairRecord, lost_before_repairs
 from lagloss_server.incidents.response_times import Times, time_to_repair_s
 from lagloss_server.model.hops import Hop
@@ -148,7 +149,8 @@ class Report:
     newest definition; `jobs`: of the runs that are due in it; `sources`, `source_names` and `sides`: where there are
     several. `changes`: sentences on what changed against the range before. `committed_by`: the consumer group of each
     destination whose deliveries are its commits, by the newest definition; `repairs`: of windows of the range, oldest
-    first; empty of one source's messages, since that is not known by source. `canary`: what lagloss made in this range
+    first, and `lost_afterwards` of these, by node; empty of one source's messages, since that is not known by source.
+    `canary`: what lagloss made in this range
     of the losses of its own pipeline; None if none was due."""
 
     pipeline: str
@@ -175,6 +177,7 @@ class Report:
     sides: tuple[PartFigures, ...] = ()
     committed_by: Mapping[str, str] = field(default_factory=dict)
     repairs: tuple[RepairRecord, ...] = ()
+    lost_afterwards: tuple[LostAtNode, ...] = ()
     canary: CanaryTotals | None = None
 
     @property
@@ -287,6 +290,11 @@ class Report:
             "repairs": {
                 "lost_before": structs.asdict(self.repaired),
                 "list": [repair.document() for repair in self.repairs],
+            },
+            "lost_afterwards": {
+                "lost": sum(node.lost for node in self.lost_afterwards),
+                "accepted": sum(node.accepted for node in self.lost_afterwards),
+                "list": [node.document() for node in self.lost_afterwards],
             },
             "incidents": {
                 "times": self.incidents.times.document(),

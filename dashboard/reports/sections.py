@@ -47,6 +47,7 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
         happened.worst_hours(pages),
         happened.places(report),
         happened.repairs(pages),
+        happened.lost_afterwards(pages),
         happened.reasons(report),
         happened.order(report),
         happened.incidents(pages),

@@ -1,12 +1,23 @@
-"""Threads for what blocks: a pool for each kind of work, so that slow work of one kind does not hold up another."""
+"""Threads for what blocks: a pool for each kind of work, so that slow work of one kind does not hold up another.
+
+A user gets half of a pool's threads at most, and waits for a limited number of answers: what one of them asks for, a
+year of many pipelines say, holds up only their own requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Final, ParamSpec, TypeVar
+from weakref import WeakValueDictionary
+
+from dashboard.request.current_user import LOCAL, asking
+from lagloss_server.base.errors import TooManyRequests
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -23,50 +34,99 @@ _TRIALS: Final = 2
 """Tests of receivers, which wait half a minute for the alerter, and backtests, which take longer."""
 _GLANCES: Final = 2
 """Questions to the broker with a short time limit."""
+MAX_WAITING: Final = 64
+"""Answers of one kind that a user waits for: a page asks for a dozen."""
 
 
 class Threads:
     """The pools of one process. What runs there sees who is asking (`dashboard.request.current_user`)."""
 
     def __init__(self) -> None:
-        self._reads = ThreadPoolExecutor(_READS, "read")
-        self._log_reads = ThreadPoolExecutor(_LOG_READS, "log")
-        self._documents = ThreadPoolExecutor(_DOCUMENTS, "document")
-        self._acts = ThreadPoolExecutor(_ACTS, "act")
-        self._trials = ThreadPoolExecutor(_TRIALS, "trial")
-        self._glances = ThreadPoolExecutor(_GLANCES, "glance")
+        self._reads = _Pool(_READS, "read")
+        self._log_reads = _Pool(_LOG_READS, "log")
+        self._documents = _Pool(_DOCUMENTS, "document")
+        self._acts = _Pool(_ACTS, "act")
+        self._trials = _Pool(_TRIALS, "trial")
+        self._glances = _Pool(_GLANCES, "glance")
 
     async def read(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """Return a read of PostgreSQL, and drawing what was read."""
-        return await _run(self._reads, work, *args, **named)
+        return await self._reads.run(work, *args, **named)
 
     async def read_log(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """Return a read of beacons from Kafka."""
-        return await _run(self._log_reads, work, *args, **named)
+        return await self._log_reads.run(work, *args, **named)
 
     async def document(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """Run the making of a document for download."""
-        return await _run(self._documents, work, *args, **named)
+        return await self._documents.run(work, *args, **named)
 
     async def act(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """Something that a person does."""
-        return await _run(self._acts, work, *args, **named)
+        return await self._acts.run(work, *args, **named)
 
     async def trial(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """Something that a person tries out and waits for."""
-        return await _run(self._trials, work, *args, **named)
+        return await self._trials.run(work, *args, **named)
 
     async def glance(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """Return a look at what the broker says of itself."""
-        return await _run(self._glances, work, *args, **named)
+        return await self._glances.run(work, *args, **named)
 
     def close(self) -> None:
         """Lets go of what has not begun yet."""
         pools = (self._reads, self._log_reads, self._documents, self._acts, self._trials, self._glances)
         for pool in pools:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.close()
 
 
-async def _run(pool: ThreadPoolExecutor, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-    context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(work, *args, **named))
+class _Pool:
+    """The threads of one kind of work, shared fairly by the users who ask."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._executor = ThreadPoolExecutor(threads, name)
+        self._share = max(1, threads // 2)
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._waiting: Counter[str] = Counter()
+
+    async def run(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
+        """Return what the work returns, once it is its user's turn.
+
+        Raises:
+            TooManyRequests: they wait for `MAX_WAITING` answers already.
+        """
+        call = partial(contextvars.copy_context().run, partial(work, *args, **named))
+        loop, person = asyncio.get_running_loop(), asking()
+        if person is LOCAL:  # without a login nobody else asks
+            return await loop.run_in_executor(self._executor, call)
+        if self._waiting[person.name] >= MAX_WAITING:
+            raise TooManyRequests(name=person.name, number=MAX_WAITING)
+        turn = self._turns.setdefault(person.name, asyncio.Semaphore(self._share))
+        self._waiting[person.name] += 1
+        try:
+            await turn.acquire()
+        except asyncio.CancelledError:
+            self._leave(person.name)
+            raise
+
+        def leave() -> None:
+            turn.release()
+            self._leave(person.name)
+
+        future = self._executor.submit(call)
+        # Not when it has been waited for: of a client that has gone, or has not the time, the thread works on.
+        future.add_done_callback(lambda _: _soon(loop, leave))
+        return await asyncio.wrap_future(future)
+
+    def _leave(self, name: str) -> None:
+        self._waiting[name] -= 1
+        if not self._waiting[name]:
+            del self._waiting[name]
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: the server ends
+        loop.call_soon_threadsafe(call)

@@ -30,6 +30,7 @@ from dashboard.web.first_answer import FirstAnswers
 from dashboard.web.index import PAGE, Index
 from dashboard.web.metrics import CountedRequests, DashboardMetrics
 from dashboard.web.runbook_page import runbook_html
+from lagloss_server.base.errors import TooManyRequests
 from lagloss_server.base.turns import Turns
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.net.exposition import exposed
@@ -144,6 +145,10 @@ def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics
         """Dash's own answer is 500."""
         return PlainTextResponse("no such script", 404)
 
+    @server.exception_handler(TooManyRequests)
+    async def on_too_many(_: Request, error: Exception) -> Response:
+        return PlainTextResponse(str(error), 429)
+
     @server.get("/runbooks/{kind:path}")
     def runbook(kind: str) -> HTMLResponse:
         if kind not in KINDS:
@@ -153,5 +158,7 @@ def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics
 
 def _log_and_raise(error: Exception) -> NoReturn:
     """Dash's FastAPI backend answers 500 without a word in the log."""
+    if isinstance(error, TooManyRequests):  # which is answered as such
+        raise error
     _log.error("callback_failed", exc_info=error)
     raise error

@@ -122,10 +122,18 @@ class QueuedFile:
         self._node.records.observe_all(kind, ids, event_times, reason=reason, replay=self.replay)
         self._rejected.update(ids)
 
-    def exit(self, kind: Literal["sent", "dead_lettered"], to: str | None = None, reason: str | None = None) -> None:
-        """Report where the file's records have gone, but those that were rejected; and the file itself."""
+    def exit(
+        self,
+        kind: Literal["sent", "dead_lettered"],
+        to: str | None = None,
+        reason: str | None = None,
+        *,
+        records: bool = True,
+    ) -> None:
+        """Report where the file's records have gone, but those that were rejected; and the file itself. `records`:
+        False if a tap reports where they have gone."""
         node = self._node
-        for ids, times in self._records:
+        for ids, times in self._records if records else ():
             if self._rejected:
                 rows = [row for row, message_id in enumerate(ids) if message_id not in self._rejected]
                 ids, times = [ids[row] for row in rows], times[rows]
@@ -148,6 +156,8 @@ class NodeQueue:
     Args:
         notified_within_s: longest time from an object's landing until its notification is in the queue. Until then a
             file that is missing is late; after it, once the queue has been found empty, lost.
+        reports_out: False if a tap reports the records that are out, such as that of the table that they are written
+            to; else they would count twice. Files are reported all the same.
     """
 
     def __init__(
@@ -159,11 +169,13 @@ class NodeQueue:
         to: str | None = None,
         visibility_s: int | None = None,
         notified_within_s: float = NOTIFIED_WITHIN_S,
+        reports_out: bool = True,
     ) -> None:
         self._node = node
         self._sqs = sqs
         self._url = url
         self._to = to
+        self._reports_out = reports_out
         attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=_ATTRIBUTES).get("Attributes", {})
         self._visibility_s = visibility_s or int(attributes.get("VisibilityTimeout", 30))
         self._wait_s = int(attributes.get("ReceiveMessageWaitTimeSeconds", 0))
@@ -295,7 +307,7 @@ class NodeQueue:
             # A kill from here on takes the message to the dead-letter queue: it will not come again for its last stage.
             for emitter, _ in self._report_deleted(file):
                 emitter.flush(LAST_TRY_FLUSH_S)
-        file.exit("sent", self._to)
+        file.exit("sent", self._to, records=self._reports_out)
         self._over(file.message)
 
     def fail(self, file: QueuedFile, reason: str) -> None:

@@ -19,6 +19,7 @@ from lagloss.wire.format import (
     MAX_LABELS,
     MAX_NAME_BYTES,
     MAX_PARTITIONS,
+    MAX_REPORT_PARTS,
     MAX_TIME_MS,
     RETENTION_MS,
     SAMPLE_ALL,
@@ -47,6 +48,8 @@ _SAMPLE: Final = f"sample: expected 1 to {SAMPLE_ALL}"
 _COUNTS: Final = tuple(f"{field}: {_COUNT}" for field in ("beacons", "payload_bytes", "dropped"))
 _SKETCH: Final = "lag_sketch: expected valid keys in ascending order, with counts of at least 1"
 _LABELS: Final = f"expected up to {MAX_LABELS} labels of up to {MAX_LABEL_CHARS} characters each"
+_PARTS: Final = f"expected up to {MAX_REPORT_PARTS} of them"
+_RANGES: Final = f"ranges: expected up to {MAX_REPORT_PARTS} of them"
 _MAX_LONG: Final = (1 << 63) - 1
 
 
@@ -143,10 +146,21 @@ def check_report(report: EmitterReport) -> None:
         0 <= report.final_through * 1000 <= MAX_TIME_MS, "final_through", "expected epoch seconds before the year 10000"
     )
     _demand(are_labels(report.labels), "labels", _LABELS)
+    check_parts("progress", len(report.progress))
+    check_parts("tallies", len(report.tallies))
     for index, progress in enumerate(report.progress):
         _check_progress(report.node, progress, index)
     for index, tally in enumerate(report.tallies):
         _check_tally(report.node, tally, index)
+
+
+def check_parts(field: str, count: int) -> None:
+    """Check how many tallies or lanes a report has.
+
+    Raises:
+        BadRecord: header_invalid, with what is wrong.
+    """
+    _demand(count <= MAX_REPORT_PARTS, field, _PARTS)
 
 
 def _check_progress(node: str, progress: Progress, index: int) -> None:
@@ -191,6 +205,7 @@ def check_numbers(node: str, tally: TallyNumbers, index: int) -> None:
 def _check_tally(node: str, tally: Tally, index: int) -> None:
     check_numbers(node, tally, index)
     _demand(tally.lag_sketch.is_sound(MAX_COUNT), "tallies", _SKETCH, index)
+    _demand(len(tally.ranges) <= MAX_REPORT_PARTS, "tallies", _RANGES, index)
     before = (-1, -1)
     for place in tally.ranges:
         fits = 0 <= place.partition < MAX_PARTITIONS and 0 <= place.first <= place.last <= _MAX_LONG

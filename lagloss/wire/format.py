@@ -55,6 +55,8 @@ REPORT_TYPE: Final = "application/vnd.lagloss.report"
 MAX_BLOCK_BEACONS: Final = 8192
 MAX_PARTITIONS: Final = 1 << 16
 """What a block may be made for, and where a tally may say that blocks lie; a topic has far fewer."""
+MAX_REPORT_PARTS: Final = 1 << 16
+"""Limit of a report's tallies, of its lanes, and of the ranges of one of its tallies."""
 MAX_COUNT: Final = (1 << 53) - 1
 """Of beacons or bytes: what JSON and a double hold exactly, and sums of a thousand of which a signed long holds."""
 MAX_TIME_MS: Final = 253_402_300_799_999

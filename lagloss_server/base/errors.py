@@ -29,6 +29,8 @@ LaglossError
 │   ├── UnknownReceiver
 │   ├── BadText
 │   ├── UnusableReceiver
+│   ├── LimitReached
+│   ├── TooManyRequests
 │   ├── NotAllowed
 │   ├── UnknownUser
 │   ├── UserExists
@@ -184,6 +186,14 @@ class BadText(UsageError):
     """{what} is {found}: expected {expected}."""
 
 
+class LimitReached(UsageError):
+    """Expected up to {limit} {what}, and there are as many. {remedy}"""
+
+
+class TooManyRequests(UsageError):
+    """{name} waits for {number} answers, which is the limit. Send the request again once one of them has arrived."""
+
+
 class NotAllowed(UsageError):
     """{name} has the read-only role {role}. Ask an operator to do this."""
 
@@ -258,7 +268,18 @@ class NumbaMissing(ServerUnreachable):
 
 
 class Boto3Missing(ServerUnreachable):
-    """boto3 is not installed, but the `queue` of a node needs it. Run `pip install 'lagloss-server[aws]'`."""
+    """boto3 is not installed, but the `queue` of a node and tables on S3 need it. Run
+    `pip install 'lagloss-server[aws]'`."""
+
+
+class IcebergMissing(ServerUnreachable):
+    """pyiceberg is not installed, but tables of Iceberg are read by it. Run `pip install 'lagloss-server[iceberg]'`, or
+    `make setup` in a checkout; of the images, the aggregator's has it."""
+
+
+class ArrowMissing(ServerUnreachable):
+    """pyarrow is not installed, but files of Parquet are read by it. Run `pip install 'lagloss-server[aggregator]'`, or
+    `make setup` in a checkout; of the images, the aggregator's has it."""
 
 
 class AwsUnreachable(ServerUnreachable):
@@ -334,6 +355,10 @@ class RegistryUnreachable(ServerUnreachable):
 
 class RegistryRefuses(RegistryUnreachable):
     """The schema registry at {url} rejects {who}: {detail}. See docs/kafka.md for the connection variables."""
+
+
+class TableUnreadable(ServerUnreachable):
+    """Cannot read table {table}: {detail}. Nothing of it counts as lost in the meantime (docs/sinks.md)."""
 
 
 class UnreadableDefinition(ServerUnreachable):

@@ -141,6 +141,12 @@ def _storable(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_storable)]
 """Text that PostgreSQL can hold."""
+MAX_DESCRIPTION: Final = 2_000
+Description = Annotated[str, Field(max_length=MAX_DESCRIPTION)]
+MAX_LISTED: Final = 1_000
+"""Items of a list in a file of operators, such as receivers, routes, reports or teams."""
+MAX_RULE: Final = 1_000
+"""Characters of a recurrence rule (RFC 5545)."""
 
 
 def _zone(name: str) -> str:

@@ -78,8 +78,10 @@ def ago(seconds: float) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Format a number of a rule in its unit: `ratio`, `ms`, `s` or `times`."""
+    """Format a number of a rule in its unit: `ratio`, `ms`, `s`, `messages` or `times`."""
     match unit:
+        case "messages":
+            return counted(round(value), "message")
         case "ratio":
             return percent(value)
         case "ms":

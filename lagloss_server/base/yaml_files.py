@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,6 +22,8 @@ from lagloss_server.base.invalid import Path as KeyPath
 
 Model = TypeVar("Model", bound=BaseModel)
 STDIN: Final = Path("-")
+MAX_FILE_BYTES: Final = 8 * 1024 * 1024
+"""Of a YAML file, and of standard input: to read as much takes two minutes."""
 _READ_AS: Final = {
     "tag:yaml.org,2002:bool": "a boolean",
     "tag:yaml.org,2002:int": "an integer",
@@ -221,9 +224,15 @@ def load_yaml(model: type[Model], path: Path) -> Model:
 
 def _text_of(path: Path) -> str:
     try:
-        return sys.stdin.buffer.read().decode() if path == STDIN else path.read_text("utf-8")
+        with nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+        text = raw.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise BadDefinition(source=path, line=1, problem=f"expected a readable UTF-8 file, found {error}") from error
+    if len(raw) > MAX_FILE_BYTES:
+        problem = f"expected up to {MAX_FILE_BYTES:,} bytes; split it into several files"
+        raise BadDefinition(source=path, line=1, problem=problem)
+    return text
 
 
 def _line_of(tree: yaml.Node | None, steps: Sequence[int | str]) -> int:

@@ -27,6 +27,7 @@ from lagloss_server.base.settings import ENV_PREFIX, Settings
 from lagloss_server.base.times import parse_time_s
 from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.cli import definitions
+from lagloss_server.cli.lost_afterwards import lost_afterwards
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, note_set_aside, open_store, out
 from lagloss_server.cli.repair import repair
 from lagloss_server.cli.tokens import app as token_app
@@ -167,6 +168,7 @@ app.command()(definitions.apply)
 app.command()(definitions.get)
 app.command()(definitions.delete)
 app.command()(repair)
+app.command("lost-afterwards")(lost_afterwards)
 
 
 @app.command()

@@ -23,9 +23,18 @@ from lagloss_server.base.times import moment
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Withheld, find, incident_table
 from lagloss_server.model.canary import CANARY
-from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all, reach
+from lagloss_server.model.matchers import (
+    INCIDENT_LABELS,
+    MAX_MATCHER,
+    MAX_MATCHERS,
+    Matcher,
+    labels_of,
+    match_all,
+    reach,
+)
 from lagloss_server.store import audit
 from lagloss_server.store.engine import ALERTS_CHANNEL
+from lagloss_server.store.limits import demand_room
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
@@ -33,6 +42,12 @@ from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each
 
 MAX_SILENCE_S: Final = 86_400
+MAX_SILENCES: Final = 100
+"""Of an author, that hold: the alerter matches each incident with all silences."""
+MAX_AUTHOR: Final = 255
+"""Characters, as of the names of users whom a provider knows."""
+MAX_TEXT: Final = 1_000
+"""Characters of a note or a reason: receivers get it, and some of them truncate longer ones."""
 silence_table = table_of(alert_tables.SilenceRow)
 
 
@@ -92,8 +107,8 @@ def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> 
         IncidentIsResolved: it is over.
         BadText: the name or the note cannot be stored.
     """
-    storable("a name", by)
-    storable("a note", note or "")
+    storable("a name", by, MAX_AUTHOR)
+    storable("a note", note or "", MAX_TEXT)
     with store.engine.begin() as connection:
         incident = find(connection, prefix, lock=True)
         if not incident.is_open:
@@ -119,16 +134,23 @@ def silence(
 
     Raises:
         BadSilence: no matcher or one that is none, no reason, no author, or not within (0, 24 h].
-        BadText: one of them cannot be stored.
+        BadText: one of them cannot be stored, or is too long.
+        LimitReached: the author has as many silences that hold.
     """
     parsed = _parsed([storable("a matcher", matcher) for matcher in matchers])
-    for name, text in (("a reason", storable("a reason", reason)), ("an author", storable("an author", author))):
+    for name, text in (
+        ("a reason", storable("a reason", reason, MAX_TEXT)),
+        ("an author", storable("an author", author, MAX_AUTHOR)),
+    ):
         if not text.strip():
             raise BadSilence(expected=name, found="none")
     if not 0 < for_s <= MAX_SILENCE_S:
         raise BadSilence(expected="a duration above 0 s and up to 24 h", found=f"{for_s:g} s")
     with store.engine.begin() as connection:
-        starts_at = _now(connection)
+        starts_at, row = _now(connection), silence_table.c
+        own = select(row.id).where(row.author == author.strip(), row.ends_at > starts_at)
+        remedy = "End one of them, or use one with a pattern: pipeline=~a|b."
+        demand_room(connection, own, MAX_SILENCES, f"active silences of {author.strip()}", remedy)
         silence_ = Silence(
             id=secrets.token_hex(4),
             matchers=[str(matcher) for matcher in parsed],
@@ -198,11 +220,26 @@ def notify(connection: Connection, what: str) -> None:
     connection.execute(select(func.pg_notify(ALERTS_CHANNEL, what)))
 
 
-def storable(what: str, text: str) -> str:
-    """Return this text; raise BadText if PostgreSQL cannot hold it."""
+def storable(what: str, text: str, most: int | None = None) -> str:
+    """Return this text; raise BadText if PostgreSQL cannot hold it, or it has more than `most` characters."""
+    if most is not None and len(text.strip()) > most:
+        raise BadText(what=what, found=f"{len(text.strip())} characters long", expected=f"at most {most}")
     if not is_storable(text):
         raise BadText(what=what, found="text with a NUL or an unpaired surrogate", expected="text without them")
     return text
+
+
+def checked_matchers(texts: Sequence[str]) -> list[str]:
+    """Return the matchers that a person gives for a silence, without empty ones.
+
+    Raises:
+        BadSilence: there are more than `MAX_MATCHERS`.
+        BadText: one is too long, or cannot be stored.
+    """
+    given = [text.strip() for text in texts[: MAX_MATCHERS + 1] if text.strip()]
+    if len(given) > MAX_MATCHERS:
+        raise BadSilence(expected=f"at most {MAX_MATCHERS} matchers", found="more")
+    return [storable("a matcher", text, MAX_MATCHER) for text in given]
 
 
 def _parsed(matchers: Sequence[str]) -> list[Matcher]:

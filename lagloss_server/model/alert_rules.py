@@ -18,6 +18,7 @@ from lagloss_server.model.flow import Flow
 from lagloss_server.model.nodes import NodeSpec
 from lagloss_server.model.place import PlaceKind
 from lagloss_server.model.rule_places import At, chosen, kind_of, places_of, spread, untaken
+from lagloss_server.model.tables import TableSpec
 
 Severity = Literal["critical", "warning"]
 MAX_OF = 60
@@ -274,6 +275,15 @@ class CorruptionAlert(_Placed):
     severity: Severity = "warning"
 
 
+class LostAfterwardsAlert(_Placed):
+    """More than `max` messages whose rows were in a tapped table and are not any more."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("node",)
+
+    max: Count = 0
+    severity: Severity = "warning"
+
+
 class PendingAgeAlert(_Placed):
     """Age of the oldest pending message."""
 
@@ -346,6 +356,9 @@ class Alerts(Strict):
     volume: Annotated[tuple[VolumeAlert, ...], *_ENTRIES] = (VolumeAlert(),)
     duplicates: Annotated[tuple[DuplicatesAlert, ...], *_ENTRIES] = (DuplicatesAlert(),)
     corruption: Annotated[tuple[CorruptionAlert, ...], *_ENTRIES] = (CorruptionAlert(),)
+    lost_afterwards: Annotated[tuple[LostAfterwardsAlert, ...], *_ENTRIES] = Field(
+        default=(LostAfterwardsAlert(),), alias="lostAfterwards"
+    )
     deadline: Annotated[DeadlineAlert | None, *_SWITCH] = DeadlineAlert()
     run_failed: Annotated[RunFailedAlert | None, *_SWITCH] = Field(default=RunFailedAlert(), alias="runFailed")
     output_stale: Annotated[OutputStaleAlert | None, *_SWITCH] = Field(default=OutputStaleAlert(), alias="outputStale")
@@ -398,6 +411,11 @@ def alert_problems(
         if entry_of_groups.at and not with_groups & {place.name for place in chosen(flow, entry_of_groups.at)}:
             label = " ".join(entry_of_groups.at)
             yield ("timeToLoss", index, "at"), f"expected a node with a `group`, found {label}"
+    tapped = {node.name for node in nodes if any(isinstance(tap, TableSpec) for tap in node.taps.values())}
+    for index, entry_of_tables in enumerate(alerts.lost_afterwards):
+        if entry_of_tables.at and not tapped & {place.name for place in chosen(flow, entry_of_tables.at)}:
+            label = " ".join(entry_of_tables.at)
+            yield ("lostAfterwards", index, "at"), f"expected a node with a tapped table, found {label}"
     for index, pending in enumerate(alerts.pending_age):
         if pending.max >= max_wait_ms:
             most = f"expected less than maxWait ({max_wait_ms}ms), when a message becomes overdue"

@@ -1,6 +1,6 @@
 """The canary: a pipeline of lagloss's own, whose faults it makes itself, so that a result that misses one is noticed.
 
-    app --SDK--> relay --topic, tap--> store --HTTP collector-->
+    app --SDK--> relay --topic, tap--> store --HTTP collector, or table, tap-->
 
 It is in no listing of pipelines: `is_listed`. Who plans and makes its faults, and who compares results with them, is in
 the package `canary`.
@@ -14,6 +14,9 @@ from typing import Final
 CANARY: Final = "lagloss-canary"
 """Name of the pipeline, and of the receiver of its incidents."""
 CANARY_TOPIC: Final = os.environ.get("LAGLOSS_KAFKA_TOPIC_CANARY") or "lagloss.canary"
+TABLE_DATABASE: Final = "canary"
+"""The database that `store` writes to, if the environment names one."""
+TABLE: Final = "public.lagloss_canary"
 APP: Final = "app"
 RELAY: Final = "relay"
 STORE: Final = "store"

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from lagloss_server.base.fields import Name, Strict
+from lagloss_server.base.fields import MAX_LISTED, Description, Name, Strict
 from lagloss_server.base.invalid import Path
 from lagloss_server.model.alert_rules import Alerts
 from lagloss_server.model.definition import Labels, Sla
@@ -19,7 +19,7 @@ _SETTINGS: Final = ("sla", "alerts")
 
 class DefaultsMetadata(Strict):
     name: Name
-    description: str = ""
+    description: Description = ""
 
 
 class DefaultsClass(Strict):
@@ -36,7 +36,7 @@ class Defaults(Strict):
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
     kind: Literal["Defaults"]
     metadata: DefaultsMetadata
-    spec: Annotated[tuple[DefaultsClass, ...], Field(min_length=1, max_length=1_000)]
+    spec: Annotated[tuple[DefaultsClass, ...], Field(min_length=1, max_length=MAX_LISTED)]
 
     @property
     def name(self) -> str:

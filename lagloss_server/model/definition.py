@@ -14,7 +14,7 @@ from msgspec import Struct
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from lagloss.wire.format import SAMPLE_ALL
-from lagloss_server.base.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, like, refuse
+from lagloss_server.base.fields import NUMBER, Description, DurationMs, Name, PositiveMs, Strict, like, refuse
 from lagloss_server.base.yaml_files import load_yaml, parse_yaml
 from lagloss_server.model.alert_rules import Alerts, alert_problems
 from lagloss_server.model.cuts import AFTER, cut_problem
@@ -22,10 +22,11 @@ from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
-from lagloss_server.model.nodes import NodeSpec, problem_of
+from lagloss_server.model.nodes import MAX_NODES, NodeSpec, problem_of
 from lagloss_server.model.span_resolution import SpanProblem, span_points_of
 from lagloss_server.model.spans import SpanPoint
-from lagloss_server.model.tap_resolution import TapProblem, taps_of
+from lagloss_server.model.tables import RecheckMs, TableTap
+from lagloss_server.model.tap_resolution import TapProblem, table_taps_of, taps_of
 from lagloss_server.model.taps import Order, Tap
 from lagloss_server.model.window import rfc3339
 
@@ -58,7 +59,7 @@ class Metadata(Strict):
     """`labels` are attached to the pipeline's incidents, for routes and silences, and assign pipelines to teams."""
 
     name: Name
-    description: str = ""
+    description: Description = ""
     labels: Labels = Field(default_factory=dict)
 
 
@@ -111,7 +112,7 @@ class Sla(Strict):
 
 
 class PipelineSpec(Strict):
-    nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
+    nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1, max_length=MAX_NODES)]
     grace: DurationMs = 60_000
     max_wait: DurationMs = Field(default=900_000, alias="maxWait")
     sample: Annotated[float, NUMBER, Field(gt=0, le=1)] = 1
@@ -122,6 +123,8 @@ class PipelineSpec(Strict):
     alerts: Alerts = Alerts()
     lookback: DurationMs = 0
     """How long before they are first applied taps begin to read, in ms."""
+    recheck: RecheckMs = 0
+    """Of taps of tables that have none of their own."""
     order: Order | None = None
     """Within what the messages that overtook each other are counted: blocks are then read, which say so, and taps judge
     it."""
@@ -167,8 +170,8 @@ class PipelineSpec(Strict):
 class Definition(Strict):
     """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms.
 
-    What follows from the fields (`graph`, `taps`, `span_points`) is computed once per object. Copies and pickles leave
-    it out: a copy may have other nodes, and an executor derives it again.
+    What follows from the fields (`graph`, `taps`, `table_taps`, `span_points`) is computed once per object. Copies and
+    pickles leave it out: a copy may have other nodes, and an executor derives it again.
     """
 
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
@@ -190,7 +193,7 @@ class Definition(Strict):
         if info.context == _STORED:
             return self
         try:
-            _ = self.taps
+            _ = self.taps, self.table_taps
         except TapProblem as problem:
             refuse([(("spec", "nodes", self._index_of(problem.node), "taps", problem.place), str(problem))])
         return self
@@ -228,8 +231,13 @@ class Definition(Strict):
 
     @cached_property
     def taps(self) -> tuple[Tap, ...]:
-        """The taps, in the order of the flow; TapProblem if the definition was stored and never checked."""
+        """The taps of Kafka, in the order of the flow; TapProblem if the definition was stored and never checked."""
         return tuple(taps_of(self.name, self.spec.nodes, self.graph, self.spec.order))
+
+    @cached_property
+    def table_taps(self) -> tuple[TableTap, ...]:
+        """The taps of tables, in the same order."""
+        return tuple(table_taps_of(self.name, self.spec.nodes, self.graph, self.spec.recheck))
 
     @cached_property
     def span_points(self) -> tuple[SpanPoint, ...]:

@@ -64,7 +64,10 @@ class Matcher:
         return (_pattern(self.value).fullmatch(value) is not None) == (self.operator == "=~")
 
 
-MatcherList = tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...]
+MAX_MATCHERS: Final = 20
+MAX_MATCHER: Final = 1_000
+"""Characters."""
+MatcherList = Annotated[tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...], Field(max_length=MAX_MATCHERS)]
 
 
 def of_pipelines(matchers: MatcherList) -> MatcherList:

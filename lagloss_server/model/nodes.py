@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 import networkx as nx
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from lagloss_server.base.fields import Name, Strict, like
+from lagloss_server.base.fields import Description, Name, Strict, like
 from lagloss_server.model.spans import SpanPlace, SpanSpec
+from lagloss_server.model.tables import TableSpec
 from lagloss_server.model.taps import Elsewhere, GroupId, OffsetStorage, TapPlace, TapSpec
 
+MAX_NODES: Final = 200
 QueueUrl = Annotated[
     str, like(r"^https?://[^\s\x00-\x1f\x7f]{1,500}$", "an HTTP or HTTPS URL without spaces", is_shown=False)
 ]
 """As boto3 calls it."""
+
+
+def _kind_of_tap(source: Any) -> str:
+    """Return which kind of tap is meant, so that errors name what that kind expects."""
+    keys = source if isinstance(source, Mapping) else ()
+    is_table = isinstance(source, TableSpec) or "table" in keys or "database" in keys
+    return "of a table" if is_table else "of Kafka"
+
+
+TapSource = Annotated[
+    Annotated[TapSpec | Elsewhere, Tag("of Kafka")] | Annotated[TableSpec, Tag("of a table")],
+    Discriminator(_kind_of_tap),
+]
+"""Tags are no keys of a tap: errors would name them."""
 
 
 class NodeSpec(Strict):
@@ -28,7 +44,7 @@ class NodeSpec(Strict):
     `idempotent`: whether a message that it receives again has no second effect; None: not declared."""
 
     name: Name
-    to: tuple[Name, ...] = ()
+    to: Annotated[tuple[Name, ...], Field(max_length=MAX_NODES)] = ()
     copy_: Literal["all"] | None = Field(default=None, alias="copy")
     retries: Name | None = None
     group: GroupId | None = None
@@ -37,9 +53,9 @@ class NodeSpec(Strict):
     ids: Literal["new"] | None = None
     contract: Literal["split", "aggregate"] | None = None
     idempotent: Annotated[bool, Field(strict=True)] | None = None
-    taps: Mapping[TapPlace, TapSpec | Elsewhere] = Field(default_factory=dict)
+    taps: Mapping[TapPlace, TapSource] = Field(default_factory=dict)
     spans: Mapping[SpanPlace, SpanSpec] = Field(default_factory=dict)
-    description: str = ""
+    description: Description = ""
 
     @property
     def input(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Resolution of a definition's taps: which topics and consumer groups are read, for which checkpoints, and how."""
+"""Resolution of a definition's taps: which topics, groups and tables are read, for which checkpoints, and how."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lagloss_server.model.cuts import cut_nodes
 from lagloss_server.model.expressions import POSITION, IdExpression, TimeExpression
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.nodes import NodeSpec
+from lagloss_server.model.tables import TableSpec, TableTap
 from lagloss_server.model.taps import COMMIT, Extraction, Order, Tap, TapSpec
 
 MAX_POSITION_TOPIC: Final = 223
@@ -58,6 +59,14 @@ def taps_of(pipeline: str, nodes: Sequence[NodeSpec], flow: Flow, order: Order |
     return list(_Resolver(pipeline, nodes, flow, order).resolve())
 
 
+def table_taps_of(pipeline: str, nodes: Sequence[NodeSpec], flow: Flow, recheck_ms: int = 0) -> list[TableTap]:
+    """Return the taps of tables of valid nodes, in the order of their flow. `recheck_ms`: of those without their own.
+    Raises TapProblem, as `taps_of` does."""
+    if not any(isinstance(spec, TableSpec) for node in nodes for spec in node.taps.values()):
+        return []
+    return list(_Resolver(pipeline, nodes, flow, None).resolve_tables(recheck_ms))
+
+
 class _Resolver:
     def __init__(self, pipeline: str, nodes: Sequence[NodeSpec], flow: Flow, order: Order | None) -> None:
         self._pipeline = pipeline
@@ -75,6 +84,23 @@ class _Resolver:
         for node in self._flow.nodes:
             yield from self._topic_taps(node)
             yield from self._group_taps(node)
+
+    def resolve_tables(self, recheck_ms: int) -> Iterator[TableTap]:
+        for node in self._flow.nodes:
+            taps = self._taps(node)
+            places: dict[TableSpec, list[str]] = {}
+            for place, spec in taps.items():
+                if isinstance(spec, TableSpec):
+                    places.setdefault(spec, []).append(place)
+            is_first = self._is_first(node)
+            if is_first and "in" not in taps:
+                sent = [spec for spec, own in places.items() if any(place.startswith("out") for place in own)]
+                for spec in sent[:1] if self._specs[node].copy_ else sent:
+                    places[spec].insert(0, "in")
+            for spec, own in places.items():
+                if spec.recheck is None and recheck_ms:
+                    spec = spec.model_copy(update={"recheck": recheck_ms})
+                yield TableTap(self._pipeline, node, spec, tuple(own), is_first)
 
     def _read_origins(self) -> tuple[str, ...]:
         """Return the topics whose records' own positions are ids: what a source sends, or the first group reads.
@@ -110,7 +136,7 @@ class _Resolver:
     def _has_group(self, node: str) -> bool:
         return isinstance(self._taps(node).get("in"), TapSpec)
 
-    def _taps(self, node: str) -> Mapping[str, TapSpec | str]:
+    def _taps(self, node: str) -> Mapping[str, TapSpec | TableSpec | str]:
         """Return the taps of a node by place: `out` spread over its outs, the default of sinks added."""
         taps = dict(self._specs[node].taps) if node in self._specs else {}  # a retrier need not be declared
         exits = [name.partition(".")[2] for name in self._flow.exits(node)]
@@ -123,11 +149,13 @@ class _Resolver:
                 problem = "expected the topic that the connector writes: its offsets also pass records that it skips"
                 raise TapProblem(node, "out", problem)
             taps.setdefault("out", COMMIT)
+        if self._is_sink(node) and "out" in exits and isinstance(reader, TableSpec):
+            taps.setdefault("out", reader)
         for place, spec in taps.items():
             self._check(node, place, spec, exits)
         return taps
 
-    def _check(self, node: str, place: str, spec: TapSpec | str, exits: Sequence[str]) -> None:
+    def _check(self, node: str, place: str, spec: TapSpec | TableSpec | str, exits: Sequence[str]) -> None:
         if place != "in" and place not in exits:
             raise TapProblem(node, place, f"expected one of in, {', '.join(exits)}, found {place}")
         if spec == COMMIT and not (place == "out" and self._is_sink(node)):
@@ -140,6 +168,9 @@ class _Resolver:
             wanted = "`group` or `connector`" if place == "in" else "`topic`"
             what = "only a topic" if spec.reader is None else f"a {'group' if spec.group else 'connector'}"
             raise TapProblem(node, place, f"expected a {wanted}, found {what}")
+
+    def _is_first(self, node: str) -> bool:
+        return node not in self._flow.retriers and not self._before(node)
 
     def _is_sink(self, node: str) -> bool:
         return not self._flow.following(node) and node not in self._flow.retriers
@@ -202,7 +233,7 @@ class _Resolver:
         for place in taps:
             if place != "in" and (topic := self._topics.get(f"{node}.{place}")):
                 places.setdefault(topic, []).append(place)
-        is_first = node not in self._flow.retriers and not self._before(node)
+        is_first = self._is_first(node)
         if is_first and "in" not in taps:
             sent = [topic for topic, taps in places.items() if any(place.startswith("out") for place in taps)]
             for topic in sent[:1] if self._specs[node].copy_ else sent:
@@ -216,7 +247,7 @@ class _Resolver:
         if not isinstance(spec, TapSpec):
             return
         places = ("in", "out") if taps.get("out") == COMMIT else ("in",)
-        is_first = node not in self._flow.retriers and not self._before(node)
+        is_first = self._is_first(node)
         for topic in self._inputs(node, spec):
             yield replace(self._tap(node, topic, spec.reader, places, first=is_first), offsets=spec.storage)
 

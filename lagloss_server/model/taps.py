@@ -39,6 +39,8 @@ Order = Literal["key", "partition"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 
+MAX_SCHEMA_BYTES: Final = 1024 * 1024
+"""Of a schema's file, and of a schema's text in a definition."""
 _SCHEMA_FILE: Final = re.compile(r"[^\n{}\"\[\]]{1,250}\.(avsc|proto|desc|pb|json)")
 
 
@@ -46,12 +48,15 @@ def read_schema(path: Path) -> str:
     """Return the text of a schema's file, of a compiled one as base64.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: it cannot be read, or is too large.
     """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MAX_SCHEMA_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ValueError(f"expected a readable schema, found {error}") from error
+    if len(raw) > MAX_SCHEMA_BYTES:
+        raise ValueError(f"expected a schema of up to {MAX_SCHEMA_BYTES:,} bytes, found a longer one")
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -82,8 +87,8 @@ class TapSpec(Strict):
     event_time: TimeExpression | None = Field(default=None, alias="eventTime")
     where: ConditionExpression | None = None
     format: Format | None = None
-    schema_: str | None = Field(default=None, alias="schema")
-    message: str | None = None
+    schema_: Annotated[str, Field(max_length=2 * MAX_SCHEMA_BYTES)] | None = Field(default=None, alias="schema")
+    message: Annotated[str, Field(max_length=1_000)] | None = None
 
     @field_validator("schema_", mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import structlog
-from prometheus_client import CollectorRegistry, Info
+from prometheus_client import CollectorRegistry, Counter, Info
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
@@ -26,6 +26,13 @@ WAIT_S: Final = 1.0
 """Time from the beginning of a reading for which a scrape waits; a scraper waits for 10 s."""
 TRUSTED_S: Final = 60.0
 """What was read longer ago would look as if it were new."""
+HTTP_REFUSED: Final = Counter(
+    "lagloss_http_refused",
+    "Connections and requests that the HTTP server of this process refused before the service saw them, by reason.",
+    ["reason"],
+    registry=None,
+)
+"""As of garbage and memory there is one of each process, whichever registry shows it."""
 _T = TypeVar("_T")
 log = structlog.get_logger()
 
@@ -35,6 +42,7 @@ def registry_of(service: str) -> CollectorRegistry:
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
+    registry.register(HTTP_REFUSED)
     build = Info("lagloss_build", "Version of lagloss and service of this process", registry=registry)
     build.info({"version": lagloss.__version__, "service": service})
     return registry

@@ -1,6 +1,7 @@
 """The HTTP server of every service: uvicorn, with limits for clients that take more than their share.
 
 A request's head and body are limited in size and time, an answer has to be read, and connections are limited in number.
+What is refused here is counted (`exposition.HTTP_REFUSED`): the service does not see it.
 No header says where a request comes from: what a proxy writes there is read by those who know the proxy
 (`lagloss_server.net.clients`).
 """
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from lagloss.errors import EXIT_UNREACHABLE
 from lagloss_server.base import ending
+from lagloss_server.net.exposition import HTTP_REFUSED
 from lagloss_server.net.problem_details import Problem, busy, too_large
 
 MAX_HEAD_BYTES: Final = 16 * 1024
@@ -52,6 +54,15 @@ MAX_CONNECTIONS: Final = 1_000 if _OPEN_FILES == resource.RLIM_INFINITY else min
 _TICKS: Final = 10
 """uvicorn ticks each 0.1 s."""
 
+Refusal = Literal[
+    "head", "slow head", "malformed", "pipelined", "connections", "body", "slow body", "bodies", "unread answer"
+]
+_BODY_REFUSALS: Final[dict[int, Refusal]] = {413: "body", 408: "slow body", 503: "bodies"}
+
+
+def _count(reason: Refusal) -> None:
+    HTTP_REFUSED.labels(reason).inc()
+
 
 class BoundedHttp(HttpToolsProtocol):
     """uvicorn's faster HTTP protocol, with bounds on what a client can make it keep."""
@@ -71,6 +82,8 @@ class BoundedHttp(HttpToolsProtocol):
         self._gets_on = False
         self._useless_bytes = 0
         """Received since the request last got on."""
+        self._refusal: Refusal = "malformed"
+        """Why the next 400 is answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -83,12 +96,14 @@ class BoundedHttp(HttpToolsProtocol):
             )
             idle = [connection for connection in others if connection.is_idle and not connection.transport.is_closing()]
             min(idle, key=lambda connection: connection.idle_since, default=self).transport.abort()
+            _count("connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._give_up()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
+        _count(self._refusal)
         super().send_400_response(msg)
         self._give_up()
 
@@ -109,6 +124,7 @@ class BoundedHttp(HttpToolsProtocol):
             super().data_received(piece)
             self._useless_bytes = 0 if self._gets_on else self._useless_bytes + len(piece)
             if self._useless_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self._refusal = "head"
                 self.send_400_response("Request line and headers are too large")
         if self.is_idle and self.head_since is None:
             self.head_since = self.loop.time()
@@ -127,8 +143,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
+            self._refusal = "head"
             raise ValueError("request line and headers are too large")  # the parser makes it a 400
         if len(self.pipeline) >= MAX_PIPELINED:
+            self._refusal = "pipelined"
             raise ValueError("too many pipelined requests")
         self._is_in_head, self._gets_on, self.is_idle, self.head_since = False, True, False, None
         before = self.cycle
@@ -217,12 +235,15 @@ class HttpServer(uvicorn.Server):
                 and connection.head_since is not None
                 and now - connection.head_since > HEAD_S
             ):
+                if not connection.transport.is_closing():
+                    _count("slow head")
                 connection.transport.close()
             unsent = connection.transport.get_write_buffer_size()
             if unsent:
                 was, since = before.get(connection, (unsent + 1, now))
                 self._unsent[connection] = (unsent, now if unsent < was else max(since, _read_at(connection, now)))
                 if now - self._unsent[connection][1] > STALLED_S:
+                    _count("unread answer")
                     connection.transport.abort()  # closed, it would wait for the client still
 
 
@@ -266,6 +287,8 @@ class BoundedBodies:
                 raise
         finally:
             self._release(body.size)
+            if body.refusal is not None:
+                _count(_BODY_REFUSALS[body.refusal.status])
         if body.refusal is not None and not is_answered:
             await body.refusal.response()(scope, receive, send)
 

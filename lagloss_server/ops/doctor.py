@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from importlib import metadata
 from typing import Final
@@ -26,13 +27,15 @@ from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.errors import kafka_error, needs
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, connect, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
-from lagloss_server.base.instances import find_running
+from lagloss_server.base.instances import find_running, read_endpoints
 from lagloss_server.base.settings import Settings
 from lagloss_server.net.health_server import LEASE
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
+from lagloss_server.net.table_urls import own_database
 from lagloss_server.ops import disk, jars, machine
 from lagloss_server.ops.checks import TIMEOUT_S, Check, Verdict
 from lagloss_server.ops.java import find_java
+from lagloss_server.ops.table_checks import check_tables
 from lagloss_server.ops.tap_checks import check_clusters, check_tap_rows
 from lagloss_server.ops.unreadable_rows import read_unreadable
 from lagloss_server.store.engine import engine_for
@@ -210,18 +213,36 @@ def check_rows(settings: Settings) -> list[Check]:
 
 
 def check_taps(settings: Settings) -> list[Check]:
-    """Check that tapped topics and groups can be read; report taps that wait, and what they could not read."""
+    """Check that tapped topics, groups and tables can be read; report taps that wait, and what they could not read."""
     store = Store(settings.require_database())
     try:
-        taps = [tap for stored in store.pipelines() for tap in stored.definition.taps]
+        definitions = [stored.definition for stored in store.pipelines()]
         rows = check_tap_rows(store.engine)
     except SQLAlchemyError:  # which the check of PostgreSQL, or of its tables, has said
         return []
     finally:
         store.close()
-    if not taps:
+    taps = [tap for definition in definitions for tap in definition.taps]
+    tables = [tap for definition in definitions for tap in definition.table_taps]
+    if not taps and not tables:
         return [Check("taps", "ok", "none defined"), *rows]
-    return [*check_clusters(taps, settings), *rows]
+    with _databases_of_up(settings):
+        return [*check_clusters(taps, settings), *check_tables(tables), *rows]
+
+
+@contextmanager
+def _databases_of_up(settings: Settings) -> Iterator[None]:
+    """Have the environment name the databases that the taps of `up` know, if it runs with the database of these
+    settings."""
+    running = map(read_endpoints, find_running(settings.data_dir))
+    is_own = any(endpoints.get("database") == settings.database_url for endpoints in running)
+    added = own_database(os.environ, settings) if is_own else {}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def check_services(settings: Settings) -> list[Check]:

@@ -11,8 +11,6 @@ import argparse
 import fcntl
 import hashlib
 import importlib.util
-import itertools
-import operator
 import os
 import re
 import shutil
@@ -78,12 +76,12 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class LockedJar:
-    """A jar of the lock, with its set, SHA-256 in hex, and Maven's group."""
+    """A jar of the lock, with its set, SHA-256 in hex, and Maven's coordinates, `group:artifact:version`."""
 
     kind: str
     name: str
     sha256: str
-    group: str = ""
+    coordinates: str = ""
 
     def path(self, root: Path) -> Path:
         return root / self.kind / self.name
@@ -101,19 +99,19 @@ def jars_dir() -> Path:
 def read_lock(text: str | None = None) -> list[LockedJar]:
     """Return a lock's jars, by default the packaged one's.
 
-    Its lines are in the format of `sha256sum`, so `sha256sum -c` in the jars' folder checks them too. A comment above
-    them is their group.
+    Its lines are in the format of `sha256sum`, so `sha256sum -c` in the jars' folder checks them too. The comment above
+    a jar has its coordinates.
     """
     if text is None:
         text = resources.files("lagloss_server.ops").joinpath("jars.lock").read_text()
-    jars, group = [], ""
+    jars, coordinates = [], ""
     for line in text.splitlines():
         if line.startswith("#"):
-            group = line.removeprefix("#").strip()
+            coordinates = line.removeprefix("#").strip()
         elif line:
             sha256, path = line.split()
             kind, name = path.split("/")
-            jars.append(LockedJar(kind, name, sha256, group))
+            jars.append(LockedJar(kind, name, sha256, coordinates))
     return jars
 
 
@@ -216,7 +214,9 @@ def _fetch_locked(jar_set: JarSet, bad: list[LockedJar], root: Path, report: Rep
     shutil.rmtree(ivy_cache, ignore_errors=True)
 
 
-def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, report: Report) -> Path:
+def _fetch(
+    jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, report: Report, options: tuple[str, ...] = ()
+) -> Path:
     """Let Ivy put the set's jars into a folder, which is returned. `expected` is for the progress only."""
     java = find_java()
     (scratch / "ivy.xml").write_text(_ivy_module(jar_set))
@@ -231,6 +231,7 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
         *(("-settings", settings) if settings else ()),
         *("-cache", ivy_cache, "-ivy", scratch / "ivy.xml"),
         *("-retrieve", f"{out}/[artifact]-[revision].[ext]"),
+        *options,
     ]
     log_path = jars_dir() / "fetch.log"
     done = 0
@@ -296,17 +297,35 @@ def _silent(line: str, done: int, total: int) -> None:
 
 
 def write_lock(path: Path, sets: tuple[JarSet, ...] = SETS) -> None:
-    """Fetch these sets anew and write the result as their lock, for a maintainer who changed a version."""
-    lines = ["# SHA-256 of every jar, as sha256sum prints it. Written by `make lock`; see jars.py for the reasons."]
+    """Fetch these sets anew and write the result as their lock, for a maintainer who changed a version.
+
+    Ivy compares each jar with the checksum that its repository publishes. Raises JarsNotFetched if one differs, or if
+    there is none.
+    """
+    lines = [
+        "# SHA-256 of every jar, as sha256sum prints it, below its coordinates, group:artifact:version. Each agrees",
+        "# with the SHA-1 that its repository publishes. Written by `make lock`; see jars.py for the reasons.",
+    ]
     for jar_set in sets:
         with tempfile.TemporaryDirectory(dir=jars_dir(), prefix=".fetched-") as scratch:
-            out = _fetch(jar_set, Path(scratch) / "ivy", Path(scratch), 0, lambda line, *_: print(line))  # noqa: T201
-            fetched = re.findall(r"SUCCESSFUL \] (\S+)#(\S+);(\S+)!", (jars_dir() / "fetch.log").read_text())
-            by_group = itertools.groupby(sorted(fetched), key=operator.itemgetter(0))
-            for group, modules in by_group:
-                names = [f"{name}-{version}.jar" for _, name, version in modules]
-                lines += [f"# {group}", *(f"{sha256_of(out / name)}  {jar_set.name}/{name}" for name in names)]
+            folder, report = Path(scratch), lambda line, *_: print(line)  # noqa: T201
+            # only with -verbose does Ivy say which files it has compared
+            out = _fetch(jar_set, folder / "ivy", folder, 0, report, ("-verbose",))
+            for coordinates, name in _confirmed(jars_dir() / "fetch.log"):
+                lines += [f"# {coordinates}", f"{sha256_of(out / name)}  {jar_set.name}/{name}"]
     path.write_text("\n".join(lines) + "\n")
+
+
+def _confirmed(log: Path) -> list[tuple[str, str]]:
+    """Return coordinates and file of each jar that Ivy has fetched, by its log. Raises JarsNotFetched."""
+    text = log.read_text()
+    compared = set(re.findall(r"^sha1 OK for \S+/(\S+\.jar)$", text, re.MULTILINE))
+    fetched = sorted(re.findall(r"SUCCESSFUL \] (\S+)#(\S+);(\S+)!\S+\.jar", text))
+    jars = [(f"{group}:{name}:{version}", f"{name}-{version}.jar") for group, name, version in fetched]
+    for _, file in jars:
+        if file not in compared:
+            raise JarsNotFetched(detail=f"the repository publishes no checksum of {file}", log=log)
+    return jars
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from lagloss.errors import LaglossError
 from lagloss_server.base.database_url import without_password
 from lagloss_server.base.errors import DatabaseUnreachable
 from lagloss_server.base.settings import Settings
-from lagloss_server.model.canary import CANARY_TOPIC
+from lagloss_server.model.canary import CANARY_TOPIC, TABLE_DATABASE
+from lagloss_server.net.table_urls import is_named
 from lagloss_server.store.canary import prepare_canary, remove_canary
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.rights import grant
@@ -33,7 +34,7 @@ def prepare(settings: Settings) -> None:
     try:
         migrate(url)
         if settings.canary == "on":
-            prepare_canary(store)
+            prepare_canary(store, has_table=is_named(TABLE_DATABASE))
         else:
             remove_canary(store)
         with store.engine.begin() as connection:

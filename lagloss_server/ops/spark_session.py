@@ -24,6 +24,7 @@ from lagloss_server.net.server_watch import Answers
 from lagloss_server.ops import code_archive as shipping
 from lagloss_server.ops import jars
 from lagloss_server.ops.java import SMALL_HEAP, find_java
+from lagloss_server.ops.processes import LOOPBACK
 
 _WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 _ON_A_CLUSTER: Final = MappingProxyType(
@@ -82,6 +83,8 @@ def start_session(job: SparkJob, master: str, driver_memory: str, scratch: Path,
     conf = session_conf(job, master, driver_memory, folder, driver_host, _submitted())
     if is_local(conf["spark.master"]):
         os.environ["PYSPARK_PYTHON"] = sys.executable
+        # Spark looks up the machine's own name at its start, and ends where no name server or file has it.
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     else:  # the executors' Python; by default, the path of this one
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.config(map={**conf}).getOrCreate()
@@ -144,7 +147,7 @@ def session_conf(
         "spark.local.dir": str(folder),
         "spark.driver.memory": driver_memory,
         "spark.driver.defaultJavaOptions": " ".join((*SMALL_HEAP, _GIVEN_BACK)),
-        "spark.driver.host": "127.0.0.1" if is_local(master) else driver_host or socket.gethostname(),
+        "spark.driver.host": LOOPBACK if is_local(master) else driver_host or socket.gethostname(),
         "spark.scheduler.mode": "FAIR",  # following and closing share the cores
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.adaptive.enabled": "false",

@@ -18,6 +18,7 @@ from lagloss.errors import LaglossError
 from lagloss_server.base.settings import Settings
 from lagloss_server.groups.consumer_groups import ConsumerGroups
 from lagloss_server.groups.source_offsets import SourceOffsets
+from lagloss_server.model.tables import AnyTap
 from lagloss_server.model.taps import Tap
 from lagloss_server.ops.checks import TIMEOUT_S, Check
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
@@ -41,10 +42,12 @@ def check_clusters(taps: Collection[Tap], settings: Settings) -> list[Check]:
 
 
 def check_tap_rows(engine: Engine) -> list[Check]:
-    """Report taps that wait, and records that taps could not read. Raises SQLAlchemyError."""
+    """Report taps that wait, records that taps could not read, and rows that cannot be compared again. Raises
+    SQLAlchemyError."""
     row, unreadable = TapRow, TapUnreadableRow
     of_tap = (row.tap, row.pipeline, row.node)
     waits = select(*of_tap, row.trouble).where(row.trouble != "").order_by(row.pipeline, row.node)
+    blocked = select(*of_tap, row.recheck_trouble).where(row.recheck_trouble != "").order_by(row.pipeline, row.node)
     bad = (
         select(
             *(*of_tap, unreadable.reason, unreadable.count.label("records")),
@@ -55,6 +58,7 @@ def check_tap_rows(engine: Engine) -> list[Check]:
     )
     with engine.connect() as connection:
         waiting = [f"{_named(tap)}: {row.trouble}" for tap, row in read_taps_of(connection.execute(waits))]
+        rechecks = [f"{_named(tap)}: {row.recheck_trouble}" for tap, row in read_taps_of(connection.execute(blocked))]
         records = [
             f"{row.records} {row.reason} of {_named(tap)}, for example {row.partition}@{row.offset}"
             for tap, row in read_taps_of(connection.execute(bad))
@@ -67,6 +71,8 @@ def check_tap_rows(engine: Engine) -> list[Check]:
     if records:
         todo = "see the pipeline's page; docs/taps.md explains the reasons"
         checks.append(Check("unreadable records", "warn", _first(records), todo))
+    if rechecks:
+        checks.append(Check("rows compared again", "warn", _first(rechecks), "see docs/sinks.md (lost afterwards)"))
     return checks
 
 
@@ -204,7 +210,7 @@ def _may_read(described: Any) -> bool:
     return not allowed or bool({AclOperation.READ, AclOperation.ALL} & set(allowed))
 
 
-def _named(tap: Tap) -> str:
+def _named(tap: AnyTap) -> str:
     return f"{tap.source} for {tap.node} of {tap.pipeline}"
 
 

@@ -22,6 +22,7 @@ from lagloss_server.base.database_url import without_password
 from lagloss_server.base.errors import AlreadyRunning, DiskUnusable, MachineTooSmall, UnreachableDirectory
 from lagloss_server.base.instances import remove_endpoints, write_endpoints
 from lagloss_server.base.settings import Settings
+from lagloss_server.net.table_urls import own_database
 from lagloss_server.ops import disk, jars, machine
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
@@ -374,6 +375,7 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
     }
     alone = {  # secrets of one service
         "alerting": {"LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url},
+        "taps": own_database(os.environ, settings),
         "dashboard": {"LAGLOSS_OIDC_CLIENT_SECRET": settings.oidc_client_secret},
         "canary": {
             "LAGLOSS_HEARTBEAT_URL": settings.heartbeat_url,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from sqlalchemy import Engine, cast, func, or_, select
+from sqlalchemy import Engine, and_, cast, func, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from lagloss.wire.format import OffsetRange, unpack_ranges
@@ -30,15 +30,33 @@ NO_GAP: Final = 0
 class Arrivals:
     """What the log shows of a replay's messages in some windows; each block is read once.
 
+    A row of a table names no replay: one that its tap has reported since the repair was planned counts, too.
+
     Methods raise KafkaException when the broker does not answer.
+
+    Args:
+        since_ms: when the repair was planned (epoch ms).
     """
 
-    def __init__(self, store: Store, log: BeaconLog, pipeline: str, replay: str, windows: Collection[int]) -> None:
+    def __init__(
+        self, store: Store, log: BeaconLog, pipeline: str, replay: str, windows: Collection[int], since_ms: float
+    ) -> None:
         self._store, self._log, self._pipeline, self._replay = store, log, pipeline, replay
+        self._since_ms = since_ms
         self._windows = sorted(windows)
-        self._graphs: dict[int, Graph] = {start: store.graph_at(pipeline, start) for start in self._windows}
+        self._graphs: dict[int, Graph] = {}
+        self._tables: dict[int, frozenset[str]] = {}
+        """Checkpoints whose beacons are rows."""
+        for start in self._windows:
+            definition = store.definition_at(pipeline, start)
+            self._graphs[start] = definition.graph
+            self._tables[start] = frozenset(
+                f"{tap.node}.{place}" for tap in definition.table_taps for place in tap.places
+            )
         self._read: dict[int, list[OffsetRange]] = {start: [] for start in self._windows}
         self._masks: dict[MessageKey, int] = {}
+        self._named: set[MessageKey] = set()
+        """What was seen under the replay itself."""
 
     def look(self) -> None:
         """Read what was reported since the last look."""
@@ -49,19 +67,26 @@ class Arrivals:
             graph = self._graphs[start]
             for record in self._log.records(fresh):
                 block = good_block(record, self._pipeline)
-                if block is None or block.replay != self._replay or block.window_start != start:
+                if block is None or block.window_start != start:
+                    continue
+                is_named = block.replay == self._replay
+                is_row = block.replay is None and block.checkpoint in self._tables[start]
+                if not is_named and not (is_row and record.appended_ms >= self._since_ms):
                     continue
                 bit = 1 << graph.bit[block.checkpoint] if block.checkpoint in graph.bit else 0
-                for id_hash in block.id_hash.tolist():
-                    self._masks[start, id_hash] = self._masks.get((start, id_hash), 0) | bit
+                keys = [(start, id_hash) for id_hash in block.id_hash.tolist()]
+                for key in keys:
+                    self._masks[key] = self._masks.get(key, 0) | bit
+                if is_named:
+                    self._named.update(keys)
             self._read[start] = merge_ranges([*self._read[start], *fresh], NO_GAP)
 
     def is_seen(self, key: MessageKey) -> bool:
         """Return whether a message was seen anywhere under the replay."""
-        return key in self._masks
+        return key in self._named
 
     def has_arrived(self, key: MessageKey) -> bool:
-        """Return whether a message was delivered, and is missing nowhere, by what was seen under the replay alone."""
+        """Return whether a message was delivered, and is missing nowhere, by what was seen of the replay alone."""
         graph, mask = self._graphs[key[0]], self._masks.get(key, 0)
         return bool(mask & graph.delivery_mask) and not missing_places(graph, mask)
 
@@ -71,15 +96,19 @@ class Arrivals:
         return bool(mask & (graph.delivery_mask | graph.dead_mask | graph.filtered_mask))
 
     def _tallied(self) -> dict[int, list[tuple[tuple[OffsetRange, ...], int]]]:
-        """Return by window the ranges and beacons of the replay's tallies."""
+        """Return by window the ranges and beacons of the tallies of the replay, and of tables."""
         tally = tables.TallyRow
+        of_tables = frozenset().union(*self._tables.values())
         named: dict[int, list[tuple[tuple[OffsetRange, ...], int]]] = {}
         with self._store.engine.connect() as connection:
             rows = connection.execute(
                 select(tally.window_start, tally.ranges, tally.beacons).where(
                     tally.pipeline == self._pipeline,
                     tally.window_start.in_(self._windows),
-                    tally.replay == self._replay,
+                    or_(
+                        tally.replay == self._replay,
+                        and_(tally.replay == "", tally.checkpoint.in_(of_tables)),
+                    ),
                 )
             )
             for row in rows:

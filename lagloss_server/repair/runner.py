@@ -71,7 +71,8 @@ class RepairRun:
         windows = {planned.message.window_start_s for planned in self._messages.values()}
         with ExitStack() as stack:
             self._log = stack.enter_context(closing(BeaconLog(self._bootstrap, BEACONS)))
-            self._arrivals = Arrivals(self._store, self._log, request.pipeline, self._repair.name, windows)
+            planned_ms = self._repair.created_at.timestamp() * 1_000
+            self._arrivals = Arrivals(self._store, self._log, request.pipeline, self._repair.name, windows, planned_ms)
             reason: str | None = None
             if self._repair.state != "finished":
                 self._runner = self._ledger.take_over(self._repair, self._options.rate)

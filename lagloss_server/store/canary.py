@@ -22,9 +22,9 @@ SECRET_BYTES: Final = 32
 _ONLY: Final = 1
 
 
-def prepare_canary(store: Store) -> None:
-    """Store the canary's definition, and make its secrets unless they are there."""
-    store.change([canary_definition()], is_own=True)
+def prepare_canary(store: Store, *, has_table: bool = False) -> None:
+    """Store the canary's definition, and make its secrets unless they are there. `has_table`: see the definition."""
+    store.change([canary_definition(has_table=has_table)], is_own=True)
     table = table_of(CanarySecretRow)
     with store.engine.connect() as connection:
         if connection.execute(select(table.c.id)).first() is not None:

@@ -14,11 +14,13 @@ from sqlalchemy import Connection, text
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.repair import RepairMessageRow, RepairRow
 from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
+from lagloss_server.store.schema.taps import LostAfterwardsMessageRow, LostAfterwardsRow
 
 _ALERTING: Final = ("incident", "incident_change", "outbox", "silence")
 """What people change too, on the dashboard and by the command line."""
 RUNS: Final = (DagRunRow.__tablename__, TaskTryRow.__tablename__)
 REPAIRS: Final = (RepairRow.__tablename__, RepairMessageRow.__tablename__)
+LOST: Final = (LostAfterwardsRow.__tablename__, LostAfterwardsMessageRow.__tablename__)
 WRITES: Final = {
     "lagloss_aggregator": (
         *("audited", "cluster_group", "cluster_topics", "consumer_group", "consumer_lag", "deferred_reports"),
@@ -39,16 +41,25 @@ WRITES: Final = {
     ),
     "lagloss_collector": ("pipeline", *RUNS),
     "lagloss_alerting": (*_ALERTING, "lease", "judged_windows", "pending_breach", "receiver"),
-    "lagloss_taps": ("tap", "tap_tally", "tap_unreadable"),
+    "lagloss_taps": ("tap", "tap_tally", "tap_unreadable", "remembered_rows", *LOST),
     "lagloss_canary": ("canary_minute", "lease"),
     "lagloss_dashboard": (*_ALERTING, *REPAIRS, "login_session", "login_user", "recompute_request", "report_run"),
-    "lagloss_cli": (*_ALERTING, *REPAIRS, "login_session", "login_user", "pipeline", "recompute_request", "token"),
+    "lagloss_cli": (
+        *_ALERTING,
+        *REPAIRS,
+        LOST[0],
+        "login_session",
+        "login_user",
+        "pipeline",
+        "recompute_request",
+        "token",
+    ),
 }
 """The tables that each role writes; who may, and why, is in each table's comment."""
 AUDIT: Final = "audit_trail"
 ADDS: Final = {"lagloss_collector": AUDIT, "lagloss_dashboard": AUDIT, "lagloss_cli": AUDIT}
 """The table that a role may only add rows to."""
-PRUNES: Final = {"lagloss_aggregator": (AUDIT, *REPAIRS, *RUNS)}
+PRUNES: Final = {"lagloss_aggregator": (AUDIT, *REPAIRS, *RUNS, *LOST)}
 """Tables that a role may only delete rows of."""
 _LOGIN: Final = ("lagloss_cli", "lagloss_dashboard")
 READS_ALONE: Final = {

@@ -50,11 +50,14 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import ListedWindow, rfc3339
 from lagloss_server.store import audit
 from lagloss_server.store.engine import engine_for
+from lagloss_server.store.limits import demand_room
 from lagloss_server.store.results import unpack_rollup, unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each, reason
 from lagloss_server.sums.rollup import Period, Rollup
 
+MAX_PIPELINES: Final = 10_000
+"""Of an installation: for so many it is measured (docs/scaling.md)."""
 MAX_MOMENT_MS: Final = 253_370_764_800_000
 """The start of the year 9999: a later one is a moment of no calendar."""
 _STAMP: Final[ColumnElement[int]] = literal_column("CAST(CAST(pipeline.xmin AS text) AS bigint)", BigInteger)
@@ -182,6 +185,7 @@ class Store:
 
         Raises:
             ReservedName: they are, and it is not for lagloss.
+            LimitReached: there would be more pipelines than there can be.
         """
         if not is_own:
             demand_unreserved([*(definition.name for definition in definitions), *deleted])
@@ -192,6 +196,9 @@ class Store:
             for name in deleted:
                 if not _delete(connection, name, now_ms):
                     raise self._unknown(name)
+            if definitions:
+                remedy = "Delete one with `lagloss delete NAME`."
+                demand_room(connection, _of_all(), MAX_PIPELINES, "pipelines", remedy, more=0)
         return versions
 
     def pipelines(self, names: Collection[str] | None = None) -> ReadRows[StoredPipeline]:
@@ -499,6 +506,12 @@ def _versions(table: Table) -> Select[Any]:
     return select(*columns, cast(table.c.definition, Text).label("definition"))
 
 
+def _of_all() -> Select[Any]:
+    """Select every pipeline that is not deleted and is listed."""
+    table = tables.table_of(tables.PipelineRow)
+    return select(table.c.name).where(table.c.deleted_at.is_(None), _is_newest(table), _is_chosen(table, None))
+
+
 def _apply(connection: Connection, definition: Definition, now_ms: int, max_per_day: int | None) -> int:
     newest = _newest_version(connection, definition.name)
     if newest is not None and newest.deleted_at is None and _is_same(newest, definition):
@@ -544,7 +557,7 @@ def _stored(row: Row[Any]) -> StoredPipeline:
     definition = Definition.of_stored(json.loads(row.definition))
     if definition.name != row.name:
         raise ValueError("expected a definition with the name of the pipeline, found a different name")
-    _ = definition.graph, definition.taps  # which everything else builds on
+    _ = definition.graph, definition.taps, definition.table_taps  # which everything else builds on
     return StoredPipeline(row.name, row.version, row.applied_at, definition)
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from lagloss_server.model.taps import Tap
+from lagloss_server.model.tables import AnyTap, tap_of
 from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each
 
 
-def read_taps_of(rows: Iterable[Row[Any]]) -> ReadRows[tuple[Tap, Row[Any]]]:
+def read_taps_of(rows: Iterable[Row[Any]]) -> ReadRows[tuple[AnyTap, Row[Any]]]:
     """Return the taps of rows that have the columns `tap`, `pipeline` and `node`, with their rows."""
     return read_each(
         rows,
-        lambda row: (Tap.of(row.tap), row),
+        lambda row: (tap_of(row.tap), row),
         lambda row, why: UnreadableRow("tap", row.pipeline, row.node, why),
     )

@@ -16,9 +16,10 @@ from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from lagloss_server.base.errors import UnknownToken
+from lagloss_server.base.errors import BadText, UnknownToken
 from lagloss_server.base.fields import describe
 from lagloss_server.store import audit
+from lagloss_server.store.limits import demand_room
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MAX_MOMENT_MS, Store
 from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each
@@ -26,6 +27,10 @@ from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each
 PREFIX: Final = "lagloss"
 """So that scanners for secrets recognise a token where it does not belong."""
 SECRET_BYTES: Final = 32
+MAX_TOKENS: Final = 100
+"""Of a pipeline, without those that were revoked: collectors read all of them every 2 s."""
+MAX_RATE: Final = 10_000_000
+"""Beacons per second."""
 
 Scope = Literal["intake", "admin"]
 """`intake`: send beacons of the pipeline. `admin`: also read, change and delete its definition."""
@@ -65,11 +70,20 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
 
     Raises:
         UnknownPipeline: with the names there are.
+        LimitReached: the pipeline has as many as it can have.
+        BadText: the rate is above `MAX_RATE`.
     """
+    if rate is not None and rate > MAX_RATE:
+        raise BadText(what="the rate", found=rate, expected=f"up to {MAX_RATE} beacons per second")
     store.demand(pipeline)
     secret = secrets.token_urlsafe(SECRET_BYTES)
     token = Token(secrets.token_hex(6), pipeline, scope, rate, hash_secret(secret), int(time.time() * 1000))
     with store.engine.begin() as connection:
+        active = select(tables.TokenRow.id).where(
+            tables.TokenRow.pipeline == pipeline, tables.TokenRow.revoked_at.is_(None)
+        )
+        remedy = "Revoke one with `lagloss token revoke ID`."
+        demand_room(connection, active, MAX_TOKENS, f"active tokens of {pipeline}", remedy)
         connection.execute(
             insert(tables.TokenRow).values(
                 id=token.id,

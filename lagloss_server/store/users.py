@@ -16,10 +16,11 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from lagloss_server.base.errors import BadGroup, BadPassword, BadUserName, UnknownUser, UserExists
+from lagloss_server.base.errors import BadGroup, BadPassword, BadUserName, LimitReached, UnknownUser, UserExists
 from lagloss_server.base.fields import describe
 from lagloss_server.model.roles import Role
 from lagloss_server.store import audit
+from lagloss_server.store.limits import demand_room
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import SessionRow, UserRow
 from lagloss_server.store.store import Store
@@ -30,6 +31,9 @@ LOCAL_LOGIN: Final = "local"
 MIN_PASSWORD_LENGTH: Final = 12
 MAX_PASSWORD_LENGTH: Final = 1_000
 """Longer ones only keep a core busy."""
+MAX_USERS: Final = 10_000
+MAX_GROUPS: Final = 1_000
+"""Of one user."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
 _GROUP: Final = re.compile(r"[^\s,*\x00-\x1f\x7f][^,\x00-\x1f\x7f]{0,99}")
@@ -58,12 +62,15 @@ def add(store: Store, name: str, role: Role, password: str, groups: Sequence[str
     Raises:
         BadUserName, BadPassword, BadGroup: with the requirements.
         UserExists: the name is taken.
+        LimitReached: there are as many as there can be.
     """
     name = name.lower()
     if not _NAME.fullmatch(name):
         raise BadUserName(name=name)
     user = User(name, role, datetime.now(UTC), _hashed(password), _checked(groups))
     with store.engine.begin() as connection:
+        remedy = "Remove one with `lagloss users remove NAME`, or let an OpenID provider know them."
+        demand_room(connection, select(_user.c.name), MAX_USERS, "users", remedy)
         added = insert(_user).values(asdict(user)).on_conflict_do_nothing().returning(_user.c.name)
         if connection.execute(added).one_or_none() is None:
             raise UserExists(name=name)
@@ -175,6 +182,8 @@ def _find(connection: Connection, name: str) -> User | None:
 
 
 def _checked(groups: Sequence[str]) -> tuple[str, ...]:
+    if len(groups) > MAX_GROUPS:
+        raise LimitReached(limit=f"{MAX_GROUPS:,}", what="groups of a user", remedy="Give fewer.")
     for group in groups:
         if not _GROUP.fullmatch(group):
             raise BadGroup(group=group)

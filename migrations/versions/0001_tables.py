@@ -93,7 +93,8 @@ def downgrade() -> None:
         "rollup, rollup_dirty, pruned, quarantine, quarantine_count, consumer_lag, consumer_group, cluster_group, "
         "cluster_topics, incident, incident_change, outbox, pending_breach, judged_windows, silence, receiver, lease, "
         "login_user, login_session, report_run, audit_trail, dag_run, task_try, tap, tap_tally, tap_unreadable, "
-        "repair_message, repair, canary_secret, canary_minute"
+        "remembered_rows, lost_afterwards, lost_afterwards_message, repair_message, repair, canary_secret, "
+        "canary_minute"
     )
     op.execute("DROP FUNCTION audit_trail_is_kept")
 
@@ -694,6 +695,7 @@ def _taps() -> None:
         bigint("gone", "offsets deleted before they were read"),
         text("commits", "log or polled: source of the group's commits; empty: no group"),
         text("trouble", "why it is waiting; empty: it is not"),
+        text("recheck_trouble", "why rows are not compared again; empty: nothing is wrong"),
         comment="Taps, the newest plan of each, and the process that runs it. Writer: taps.",
     )
     op.create_table(
@@ -715,6 +717,61 @@ def _taps() -> None:
         bigint("at", "epoch ms: timestamp of the newest example"),
         comment="Records that taps could not read, by reason. Writer: taps.",
     )
+    op.create_table(
+        "remembered_rows",
+        binary("emitter", key=True),
+        bigint("window_start", "epoch s", key=True),
+        bigint("number", "of the plan that read them; 0: those that were compared before", key=True),
+        bigint("due_at", "epoch ms: when the minute is compared next"),
+        bigint("compared_at", "epoch ms: when it was compared last; 0: never"),
+        bigint("sample", "ids whose hash modulo 2^32 is below it are remembered; 2^32: all"),
+        jsonb("version", "of the table that the rows were seen in"),
+        binary("packed", "rows: place, id, event time, when seen and missed"),
+        comment="Rows of tapped tables that are compared again, by minute. Writer: taps.",
+    )
+    op.create_index("remembered_rows_due", "remembered_rows", ["emitter", "due_at"])
+    _keep_packed("remembered_rows", "packed")
+    op.create_table(
+        "lost_afterwards",
+        binary("emitter", "of the tap", key=True),
+        bigint("window_start", "epoch s", key=True),
+        text("pipeline"),
+        text("node"),
+        text("checkpoint", "at which the rows are beacons"),
+        text("source", "the table, as people read it"),
+        bigint("lost", "messages, without those whose row is there again"),
+        bigint("accepted", "of them, messages that someone has accepted as deleted on purpose"),
+        moment("accepted_at", null=True),
+        text("accepted_by", null=True),
+        text("accepted_why", null=True),
+        bigint("compared", "rows of the minute that were compared"),
+        bigint("sample", "ids whose hash modulo 2^32 is below it were compared; 2^32: all"),
+        text("cause", "deleted, rewritten or recreated: what became of the table's rows"),
+        bigint("missed_at", "epoch ms: the first look that missed the newest of them"),
+        bigint("until", "epoch ms: the minute is compared up to then"),
+        comment="Messages whose rows were in a tapped table and are not any more, by minute. Writers: taps; "
+        "lagloss lost-afterwards accepts; aggregator prunes.",
+    )
+    op.create_index("lost_afterwards_of_pipeline", "lost_afterwards", ["pipeline", "window_start"])
+    op.create_index(
+        "lost_afterwards_outstanding", "lost_afterwards", ["until"], postgresql_where=sa.text("lost > accepted")
+    )
+    op.create_table(
+        "lost_afterwards_message",
+        binary("emitter", "of the tap", key=True),
+        bigint("window_start", "epoch s", key=True),
+        bigint("id_hash", "xxh3_64 read as signed", key=True),
+        text("pipeline"),
+        text("message_id"),
+        bigint("event_ms", "epoch ms: event time"),
+        bigint("place", "cursor of the row when it was seen last"),
+        bigint("seen_at", "epoch ms: when it was seen last"),
+        bigint("missed_at", "epoch ms: the first look that missed it"),
+        text("cause", "deleted, rewritten or recreated"),
+        comment="Names of these messages. Writers: taps; aggregator prunes.",
+    )
+    op.create_index("lost_afterwards_message_of_pipeline", "lost_afterwards_message", ["pipeline", "window_start"])
+    op.create_index("lost_afterwards_message_of_id", "lost_afterwards_message", ["id_hash"])
 
 
 def _repairs() -> None:

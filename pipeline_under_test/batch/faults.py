@@ -26,6 +26,8 @@ Faults of an importer N (``db-import``, ``index-import``), for files that it rec
 ``fail:N:SHARE``                    the sink refuses the file
 ``wait:N:DURATION:SHARE``           the sink takes so long
 ``away:N``                          N's queue cannot be reached
+``drop:N:SHARE``                    the sink says that it has written a record of this share and has not, by event time;
+                                    lagloss sees it if the tables are tapped
 ==================================  ==================================================================================
 
 SHARE is more than 0 and at most 1, DURATION like ``250ms``, ``2s`` or ``5m``, FACTOR at most 1000.
@@ -62,7 +64,7 @@ _KILLS: Final[dict[str, str]] = {"before": "kill-before", "after": "kill-after"}
 _EXPECTED: Final = (
     "expected lose|duplicate:notification:SHARE, truncate|corrupt|schema|empty|overwrite|bad:SHARE, "
     "enlarge:FACTOR:SHARE, late:DURATION:SHARE, kill:N:before|after:SHARE, double-write|fail:N:SHARE, "
-    "wait:N:DURATION:SHARE or away:N"
+    "wait:N:DURATION:SHARE, away:N or drop:N:SHARE"
 )
 
 
@@ -90,6 +92,8 @@ def parse(text: str) -> Fault:
             return Fault("fail", text, _importer(node), share_of(share))
         case ["wait", node, duration, share]:
             return Fault("wait", text, _importer(node), share_of(share), seconds=seconds_of(duration))
+        case ["drop", node, share]:
+            return Fault("drop", text, _importer(node), share_of(share))
         case ["away", node]:
             return Fault("queue-away", text, _importer(node))
     raise BadFault(f"{_EXPECTED}, found none")

@@ -81,6 +81,7 @@ class Importer:
             infrastructure.queues[importer],
             visibility_s=settings.visibility_s,
             notified_within_s=settings.notified_within_s,
+            reports_out=not settings.tables,
         )
         self._sink = sink
         self._ledger = ledger
@@ -120,9 +121,11 @@ class Importer:
                 self._meet(file, "kill-before")
                 self._meet(file, "double-write")
             self._resist(file)
-            self._ledger.write("writing", node=self._name, file=name, rejected=bad)
+            good = [event for event in events if event.problem is None]
+            dropped = {event.id for event in good if self._faults.hit(event.id, "drop", at_ms=event.event_ms)}
+            self._ledger.write("writing", node=self._name, file=name, rejected=bad, dropped=sorted(dropped))
             is_writing = True
-            self._sink.write([event for event in events if event.problem is None], file.replay)
+            self._sink.write([event for event in good if event.id not in dropped], file.replay)
         except Exception as error:
             self._ledger.write(
                 "failed",

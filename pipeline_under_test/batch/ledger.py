@@ -11,7 +11,8 @@ kind           facts
 ``landed``     S3 has it: `attempt`, `file` (its id, BUCKET/KEY@VERSION), `file_ms` (its event time)
 ``fault``      a fault has hit: `fault`, and `file`, `key` or `node`
 ``received``   an importer has a file in hand: `node`, `file`, `tries` (this one included)
-``writing``    a sink is about to be given a file: `node`, `file`, `rejected` (ids that are dead there)
+``writing``    a sink is about to be given a file: `node`, `file`, `rejected` (ids that are dead there), `dropped` (ids
+               that it will not write)
 ``failed``     a try has failed: `node`, `file`, `reason`, `taken_in` (its records were read),
                `wrote` (a line `writing` went before, which did not come true), `last` (no further try)
 ``buried``     a file is in the dead-letter queue: `node`, `file`

@@ -9,6 +9,7 @@ from sqlalchemy import (
     DateTime,
     Engine,
     Float,
+    Identity,
     Index,
     MetaData,
     PrimaryKeyConstraint,
@@ -21,10 +22,17 @@ from sqlalchemy import (
 
 METADATA = MetaData()
 
+
+def _number() -> Column[int]:
+    """Return a column by which new rows are found."""
+    return Column("n", BigInteger, Identity(always=True), nullable=False, unique=True)
+
+
 EVENT = Table(
     "event",
     METADATA,
     Column("id", Text, primary_key=True),
+    _number(),
     Column("event_ms", BigInteger, nullable=False, comment="epoch ms"),
     Column("hour", BigInteger, nullable=False, comment="start of the span that it lies in, epoch s"),
     Column("campaign", Text, nullable=False),
@@ -42,6 +50,8 @@ SEARCH_ENTRY = Table(
     "search_entry",
     METADATA,
     Column("id", Text, primary_key=True),
+    _number(),
+    Column("event_ms", BigInteger, nullable=False, comment="epoch ms"),
     Column("text", Text, nullable=False),
     Column("imported_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     comment="Search index of events; written by index-import.",

@@ -31,6 +31,7 @@ class BatchSettings(BaseSettings, DataFolder):
     s3_endpoint: str | None = Field(None, description="URL of S3, SNS and SQS; empty: AWS")
     database_url: str = Field("", description="postgresql://… of the pipeline's own database, not of lagloss's")
     pipeline: str = Field(PIPELINE, description="pipeline of records; prefix of bucket, topic and queues")
+    tables: bool = Field(False, description="the tables are tapped, and importers report no record as imported")
     seed: int = Field(0, description="random seed of faults and events")
 
     span_s: int = Field(HOUR_S, ge=60, multiple_of=60, description='length of an "hour" in seconds')

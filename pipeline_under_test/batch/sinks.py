@@ -26,8 +26,9 @@ _EVENTS: Final = text(
 )
 _ENTRIES: Final = text(
     """
-    INSERT INTO search_entry (id, text)
-    SELECT DISTINCT ON (id) id, text FROM unnest(CAST(:id AS text[]), CAST(:text AS text[])) AS fresh(id, text)
+    INSERT INTO search_entry (id, event_ms, text)
+    SELECT DISTINCT ON (id) id, event_ms, text
+    FROM unnest(CAST(:id AS text[]), CAST(:event_ms AS bigint[]), CAST(:text AS text[])) AS fresh(id, event_ms, text)
     ON CONFLICT (id) DO UPDATE SET text = excluded.text, imported_at = now()
     """
 )
@@ -62,7 +63,8 @@ class SearchIndex:
 
     def write(self, events: Sequence[ScoreEvent], replay: str | None = None) -> None:
         texts = [f"{event.kind} {event.campaign} {event.user_id} {event.referrer or ''}".strip() for event in events]
-        _write(self._engine, _ENTRIES, {"id": [event.id for event in events], "text": texts})
+        columns = {"id": [event.id for event in events], "event_ms": [event.event_ms for event in events]}
+        _write(self._engine, _ENTRIES, {**columns, "text": texts})
 
 
 def sink_of(importer: str, engine: Engine, settings: BatchSettings) -> Sink:

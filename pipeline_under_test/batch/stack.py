@@ -18,6 +18,7 @@ import psycopg
 
 from lagloss_server.base.errors import ServerNotReady
 from lagloss_server.base.settings import Settings
+from lagloss_server.net.table_urls import variable_of
 from lagloss_server.ops.child_environment import PACKAGES
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.processes import LOOPBACK, launcher, log_tail, python, rotate
@@ -30,7 +31,7 @@ from pipeline_under_test.batch.airflow_api import AirflowApi
 from pipeline_under_test.batch.aws import Aws, Infrastructure, create
 from pipeline_under_test.batch.schema import create_tables, open_database
 from pipeline_under_test.batch.settings import BatchSettings
-from pipeline_under_test.batch.topology import DAG, IMPORTERS, LANDING, definitions
+from pipeline_under_test.batch.topology import DAG, DATABASE, IMPORTERS, LANDING, definitions
 
 DAG_FILE: Final = Path(hourly.__file__).with_name("dag.py")
 MODULE: Final = "pipeline_under_test.batch"
@@ -136,7 +137,8 @@ class BatchStack:
         self._say("starting LocalStack")
         self._localstack = exits.enter_context(EmbeddedLocalStack(data_dir / "localstack"))
         # Everything that is started from here on reaches it, the aggregator too, which asks for the queues' lags.
-        exits.enter_context(_variables(self._localstack.variables))
+        url_path = data_dir / "scores.url"  # once there is a database
+        exits.enter_context(_variables({**self._localstack.variables, f"{variable_of(DATABASE)}_FILE": str(url_path)}))
         self._services_of_lagloss = exits.enter_context(ServiceStack(self.lagloss, self._say))
         self.lagloss = self._services_of_lagloss.settings
         database = self.lagloss.require_database()
@@ -144,9 +146,11 @@ class BatchStack:
             update={
                 "data_dir": data_dir / "pipeline",
                 "s3_endpoint": self._localstack.url,
-                "database_url": create_database(database, "scores"),
+                "database_url": create_database(database, DATABASE),
+                "tables": True,
             }
         )
+        url_path.write_text(self.settings.database_url)
         exits.enter_context(_variables(self.settings.variables))
         self.aws = Aws.connect(self.settings)
         exits.callback(self.aws.close)
@@ -176,7 +180,10 @@ class BatchStack:
         return math.ceil((time.time() + LEAD_S) / span_s) * span_s
 
     def _service(self, name: str, *command: str) -> Service:
-        env = {"LAGLOSS_KAFKA_BOOTSTRAP": self.lagloss.require_kafka()}
+        env = {
+            "LAGLOSS_KAFKA_BOOTSTRAP": self.lagloss.require_kafka(),
+            "LAGLOSS_SPOOL_DIR": str(self.settings.data_dir / "spool"),  # what a killed importer reported is certain
+        }
         return Service(name, MODULE, self.settings.log_dir / f"{name}.log", env, None, command)
 
 
@@ -188,7 +195,7 @@ def prepare(aws: Aws, settings: BatchSettings, lagloss_url: str) -> Infrastructu
     create_tables(engine)
     engine.dispose()
     store = Store(lagloss_url)
-    for definition in definitions(settings.span_s, infrastructure.queues, settings.pipeline):
+    for definition in definitions(settings.span_s, infrastructure.queues, settings.pipeline, tables=settings.tables):
         store.apply(definition)
     store.close()
     return infrastructure

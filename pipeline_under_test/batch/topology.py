@@ -23,6 +23,8 @@ INDEX_IMPORT: Final = "index-import"
 AGGREGATE: Final = "aggregate"
 IMPORTERS: Final = (DB_IMPORT, INDEX_IMPORT)
 
+DATABASE: Final = "scores"
+"""The pipeline's own, by its name in the definition."""
 DAG: Final = "scores_hourly"
 TASK: Final = "aggregate"
 
@@ -73,7 +75,11 @@ def hour_of(event_ms: float, span_s: int) -> int:
 
 
 def definitions(
-    span_s: int = HOUR_S, queue_urls: Mapping[str, str] | None = None, pipeline: str = PIPELINE
+    span_s: int = HOUR_S,
+    queue_urls: Mapping[str, str] | None = None,
+    pipeline: str = PIPELINE,
+    *,
+    tables: bool = True,
 ) -> list[Definition]:
     """Return the definitions of records and of files.
 
@@ -81,9 +87,12 @@ def definitions(
         span_s: seconds of an "hour", a multiple of 60. Grace, maxWait and targets shrink with it.
         queue_urls: the queue's URL by importer, whose consumer lag is then watched.
         pipeline: the name of the pipeline of records.
+        tables: the importers' tables are tapped.
     """
     records, files = _document("scores.yaml"), _document("scores-files.yaml")
     records["metadata"]["name"], files["metadata"]["name"] = pipeline, files_pipeline(pipeline)
+    for node in records["spec"]["nodes"] if not tables else ():
+        node.pop("taps", None)
     for node in files["spec"]["nodes"]:
         if node["name"] in (queue_urls or {}):
             node["queue"] = (queue_urls or {})[node["name"]]

@@ -32,6 +32,7 @@ class Import:
 
     writes: int = 0
     rejected: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)
     is_dead: bool = False
     is_taken_in: bool = False
 
@@ -76,6 +77,7 @@ class FileFlow:
                 import_ = self.imports[fact["node"], fact["file"]]
                 import_.writes += 1
                 import_.rejected.update(fact["rejected"])
+                import_.dropped.update(fact["dropped"])
             case "failed":
                 import_ = self.imports[fact["node"], fact["file"]]
                 import_.writes -= fact["wrote"]
@@ -143,11 +145,13 @@ class BatchTruth(Truth[BatchWindow]):
         fate = _fate(landed, import_, place_of_link(LANDING, importer), importer)
         if import_.writes and message_id in import_.rejected:
             fate = LedgerEntry("dead", "", 0, place_of_node(importer))
+        elif import_.writes and message_id in import_.dropped:
+            fate = LedgerEntry("lost", "", 0, place_of_node(importer))
         elif import_.writes and importer == DB_IMPORT:
             waits = message_id not in flow.aggregated
             fate = None if waits else LedgerEntry("delivered", "", 0, place_of_node(AGGREGATE))
         self._note(fate, message_id, event_ms)
-        if import_.writes and message_id not in import_.rejected:
+        if import_.writes and message_id not in import_.rejected | import_.dropped:
             self._window(event_ms).written[f"{importer}.out"][message_id] += import_.writes
 
     def _note(self, fate: LedgerEntry | None, message_id: str, event_ms: int) -> None:

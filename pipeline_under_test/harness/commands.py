@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final, NoReturn
 
+import psycopg
 import typer
 from confluent_kafka import KafkaException
 
@@ -46,6 +47,9 @@ def reported(*problems: type[Exception]) -> Iterator[None]:
         sys.exit(problem.exit_code)
     except KafkaException as problem:
         typer.echo(f"Kafka: {problem}", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+    except psycopg.Error as problem:
+        typer.echo(f"PostgreSQL: {problem}", err=True)
         sys.exit(EXIT_UNREACHABLE)
 
 

@@ -30,14 +30,15 @@ Fate = Literal[
     "routed",  # it is about to be sent on, over the link at `place`, by a node that has several next ones
     "retried",  # it is about to be handed to the global retrier by `place`
     "replayed",  # it is about to be sent once more, out of the past
-    "delivered",  # the vendor at `place` has it; once more for each time that it got it
+    "delivered",  # the vendor, or table, at `place` has it; once more for each time that it got it
 ]
 WINDOW_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One fact: this came of the event `id` at `place` ("link A->B", "node N" or "vendor V"; empty for the load)."""
+    """One fact: this came of the event `id` at `place` ("link A->B", "node N", "vendor V" or "table T"; empty for the
+    load)."""
 
     fate: Fate
     id: str
@@ -145,3 +146,7 @@ def place_of_node(node: str) -> str:
 
 def place_of_vendor(vendor: str) -> str:
     return f"vendor {vendor}"
+
+
+def place_of_table(table: str) -> str:
+    return f"table {table}"

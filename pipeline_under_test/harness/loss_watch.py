@@ -35,13 +35,13 @@ def false_loss(
     Only what is lost for certain can be wrong. What a replay is bringing back is lost until it is back, and what was
     never answered for may be lost or not.
     """
-    unanswered = frozenset(map(hash_id, truth.ids["lost"] | truth.unanswered))
+    unanswered = frozenset(map(hash_id, truth.ids["lost"] | truth.lost | truth.unanswered))
     wrong = [message for message in missing if message.kind == CERTAIN and message.id_hash not in unanswered]
     reported = window.lost_min
     if not wrong and reported <= len(unanswered):
         return None
     names = tuple(message.message_id or hexed(message.id_hash) for message in wrong[:NAMED])
-    return FalseLoss(at_s, window.start_s, reported, len(truth.ids["lost"]), names)
+    return FalseLoss(at_s, window.start_s, reported, len(truth.ids["lost"] | truth.lost), names)
 
 
 Truths = Callable[[], Mapping[str, Truth[Any]]]

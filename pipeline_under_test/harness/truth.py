@@ -17,6 +17,11 @@ OUTCOMES: Final = ("lost", "pending", "delivered", "dead", "filtered")
 """Fate of a message, in lagloss's terms: it counts once, as the first that fits."""
 
 
+def window_start_s(event_time_ms: int) -> int:
+    """Return the start of the window of an event."""
+    return event_time_ms // WINDOW_MS * (WINDOW_MS // 1000)
+
+
 @dataclass(slots=True)
 class TrueWindow:
     """The ids of one minute of event time, by what became of them and by where; an id may be in several sets."""
@@ -87,14 +92,14 @@ class TrueWindow:
         counts = self.written.get(checkpoint, Counter())
         return {name: times - 1 for name, times in counts.items() if times > 1}
 
-    def document(self, window_start_s: int) -> dict[str, Any]:
+    def document(self, start_s: int) -> dict[str, Any]:
         """Return counts as lagloss gives them, and the names of lost (by place) and pending messages (`unaccounted`).
 
         `unanswered` counts those that may or may not have come in; `duplicates` what came out beyond the first time.
         """
         outcomes = self.outcomes()
         return {
-            "window_start_s": window_start_s,
+            "window_start_s": start_s,
             "messages": len(self.messages),
             **{outcome: len(ids) for outcome, ids in outcomes.items()},
             "lost_at": {place: sorted(ids) for place, ids in self.lost_at.items()},
@@ -125,14 +130,14 @@ class Truth(Generic[W]):
         """Take facts in; return the starts (epoch seconds) of the windows that they belong to."""
         touched = set()
         for entry in entries:
-            window_start_s = entry.event_time_ms // WINDOW_MS * (WINDOW_MS // 1000)
-            self.windows[window_start_s].add(entry)
+            start_s = window_start_s(entry.event_time_ms)
+            self.windows[start_s].add(entry)
             self.entries[entry.fate] += 1
-            touched.add(window_start_s)
+            touched.add(start_s)
         return touched
 
-    def document(self, window_start_s: int) -> dict[str, Any]:
-        return self.windows[window_start_s].document(window_start_s)
+    def document(self, start_s: int) -> dict[str, Any]:
+        return self.windows[start_s].document(start_s)
 
     def documents(self) -> list[dict[str, Any]]:
         """Return every window, oldest first."""

@@ -33,7 +33,8 @@ Faults of processes and servers, for as long as they are on:
 =========================================  ===========================================================================
 
 where SHARE is more than 0 and at most 1, and DURATION is like ``250ms``, ``2s`` or ``5m``. Faults of processes hit the
-shadow, too, where the pipeline runs one: as the node ``event-norm-shadow``.
+shadow, too, where the pipeline runs one: as the node ``event-norm-shadow``. Those of the node ``warehouse`` need a
+pipeline with a database.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from typing import Final
 
 from lagloss_server.model.place import ends_of, link_name
 from pipeline_under_test.harness.faults import BadFault, Fault, factor_of, naming_the_text, seconds_of, share_of
-from pipeline_under_test.stream.topology import COL_SERVICE, NEXT, NODES, SHADOW, VENDORS
+from pipeline_under_test.stream.topology import ALL_NEXT, COL_SERVICE, NODES, SHADOW, VENDORS, WAREHOUSE
 
-GROUPS: Final = (*NODES, SHADOW)
+GROUPS: Final = (*NODES, WAREHOUSE, SHADOW)
 """Whose processes a fault can hit."""
 ALL: Final = "all"
 """Instead of a node, in `restart:all`."""
@@ -125,13 +126,13 @@ def _vendor(name: str) -> str:
 
 def _link(text: str) -> tuple[str, str]:
     sender, receiver = ends_of(text)
-    if receiver not in NEXT.get(sender, ()):
-        links = ", ".join(link_name(node, to) for node, nexts in NEXT.items() for to in nexts)
+    if receiver not in ALL_NEXT.get(sender, ()):
+        links = ", ".join(link_name(node, to) for node, nexts in ALL_NEXT.items() for to in nexts)
         raise BadFault(f"expected one of the links {links}, found {text!r}")
     return sender, receiver
 
 
-def _node(name: str, all_names: Iterable[str] = tuple(NEXT)) -> str:
+def _node(name: str, all_names: Iterable[str] = tuple(ALL_NEXT)) -> str:
     if name not in (all_names := tuple(all_names)):
         raise BadFault(f"expected one of the nodes {', '.join(all_names)}, found {name!r}")
     return name

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final
 
+import psycopg
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import OperationalError
 
@@ -29,7 +30,7 @@ from pipeline_under_test.stream.verdict import followed_truth, verdict_of
 LOOK_EVERY_S: Final = 1.0
 COMPARE_EVERY_S: Final = 5.0
 """Between comparisons of windows that are settled and differ: late beacons may still settle them anew."""
-PROBLEMS: Final = (NotStarted, LaglossError, KafkaException, OperationalError)
+PROBLEMS: Final = (NotStarted, LaglossError, KafkaException, OperationalError, psycopg.Error)
 """Message for a scenario that they end, instead of an outcome."""
 Say = Callable[[str], None]
 Observe = Callable[[Scenario, Mapping[str, Any]], None]
@@ -91,6 +92,8 @@ class ScenarioRun:
             exactly_once=options.exactly_once,
             at_most_once=options.at_most_once,
             taps=options.taps,
+            database_url=stack.settings.require_database() if options.warehouse else "",
+            commit_first=options.commit_first,
             retry=options.retry,
             batch=options.batch,
             parallel=options.parallel,
@@ -98,7 +101,7 @@ class ScenarioRun:
         )
         self._injections = self._settings.injections()
         self._broker_faults = None if stack.kafka is None else BrokerFaults(self._injections, stack.kafka)
-        self._truths = followed_truth(scenario.name, self._settings.ledger_dir, taps=options.taps)
+        self._truths = followed_truth(self._settings)
         self._watch = LossWatch(self._store, [scenario.name], self._truths)
 
     def load(self) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from lagloss_server.base.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.base.yaml_files import load_yaml, parse_yaml
-from lagloss_server.model.definition import Definition, as_document, load_definition
+from lagloss_server.model.definition import Definition, as_document
 from lagloss_server.model.taps import Order
 from lagloss_server.model.window import Verdict
 from pipeline_under_test.harness.faults import LEAD_S, Fault, Injection, Injections
@@ -17,11 +17,14 @@ from pipeline_under_test.harness.ledger import place_of_link, place_of_node
 from pipeline_under_test.harness.scenario import DIRECTORY, Bounds, one_of
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.settings import Retry
-from pipeline_under_test.stream.topology import DEFINITION, NEXT, PIPELINE, TAPPED_DEFINITION
+from pipeline_under_test.stream.topology import ALL_NEXT, DEFINITION, PIPELINE, TAPPED_DEFINITION, WAREHOUSE
 from pipeline_under_test.stream.truth import tapped_place
 
 BROKER_FAULTS: Final = frozenset({"broker-kill", "broker-restart"})
-PLACES: Final = (*map(place_of_node, NEXT), *(place_of_link(node, to) for node, nexts in NEXT.items() for to in nexts))
+PLACES: Final = (
+    *map(place_of_node, ALL_NEXT),
+    *(place_of_link(node, to) for node, nexts in ALL_NEXT.items() for to in nexts),
+)
 
 
 class ScenarioLoad(Strict):
@@ -43,6 +46,10 @@ class Options(Strict):
     at_most_once: bool = Field(default=False, alias="atMostOnce")
     taps: bool = False
     """The nodes send no beacons: lagloss reads their topics and commits."""
+    warehouse: bool = False
+    """Clicks are stored in a table, in lagloss's own database."""
+    commit_first: bool = Field(default=False, alias="commitFirst")
+    """The warehouse commits what it reads before it stores it."""
     order: Order | None = None
     """As in the definition, with taps."""
     grace: DurationMs = 10_000
@@ -106,7 +113,7 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _can_be_carried_out(self) -> Scenario:
-        problems = []
+        problems: list[tuple[tuple[str | int, ...], str]] = []
         for number, injected in enumerate(self.faults):
             if injected.at >= self.load.minutes * 60_000:
                 wrong = f"expected a time before the end of the load, found {injected.at / 1000:g}s"
@@ -114,16 +121,19 @@ class Scenario(Strict):
             if injected.fault.kind in BROKER_FAULTS and self.run.brokers == 1:
                 wrong = f"expected `run: {{brokers: 3}}` for {injected.fault.text}, found one broker"
                 problems.append((("faults", number, "fault"), wrong))
+            if WAREHOUSE in (injected.fault.node, injected.fault.to) and not self.run.warehouse:
+                wrong = f"expected `run: {{warehouse: true}}` for {injected.fault.text}"
+                problems.append((("faults", number, "fault"), wrong))
+        if self.run.commit_first and not self.run.warehouse:
+            problems.append((("run", "commitFirst"), "expected `warehouse: true` with `commitFirst`"))
         refuse(problems)
         return self
 
     def definition(self) -> Definition:
         """Return the definition for lagloss: the reference pipeline, under this scenario's name."""
-        document = as_document(tapped_definition(self.name) if self.run.taps else load_definition(DEFINITION))
-        document["metadata"] |= {"name": self.name, "description": self.description}
         grace, max_wait = f"{self.run.grace}ms", f"{self.run.max_wait}ms"
-        document["spec"] |= {"grace": grace, "maxWait": max_wait, "order": self.run.order}
-        return Definition.model_validate(document)
+        spec = {"grace": grace, "maxWait": max_wait, "order": self.run.order}
+        return stream_definition(self.name, taps=self.run.taps, warehouse=self.run.warehouse, **spec)
 
     def tapped(self) -> Scenario:
         """Return this scenario with taps instead of beacons; losses are expected where taps show them."""
@@ -143,10 +153,25 @@ class Scenario(Strict):
         ]
 
 
-def tapped_definition(pipeline: str) -> Definition:
-    """Return the definition of a reference pipeline of this name that lagloss knows by taps alone."""
-    text = TAPPED_DEFINITION.read_text().replace(f"{PIPELINE}.", f"{pipeline}.")
-    return parse_yaml(Definition, text.replace(f"name: {PIPELINE},", f"name: {pipeline},"), str(TAPPED_DEFINITION))
+def stream_definition(pipeline: str, *, taps: bool = False, warehouse: bool = True, **spec: Any) -> Definition:
+    """Return the definition of a reference pipeline of this name.
+
+    Args:
+        taps: its nodes send no beacons: lagloss reads their topics and commits.
+        warehouse: it has a database.
+        spec: what else to put into its `spec`.
+    """
+    path = TAPPED_DEFINITION if taps else DEFINITION
+    text = path.read_text().replace(f"{PIPELINE}.", f"{pipeline}.").replace(f"name: {PIPELINE},", f"name: {pipeline},")
+    document = as_document(parse_yaml(Definition, text, str(path)))
+    document["spec"] |= spec
+    if not warehouse:
+        nodes = [node for node in document["spec"]["nodes"] if node["name"] != WAREHOUSE]
+        for node in nodes:
+            node["to"] = [to for to in node.get("to", ()) if to != WAREHOUSE]
+            node.get("taps", {}).pop(f"out:{WAREHOUSE}", None)
+        document["spec"]["nodes"] = nodes
+    return Definition.model_validate(document)
 
 
 def shipped_scenarios() -> list[Path]:

@@ -12,7 +12,7 @@ from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.ledger import Ledger
 from pipeline_under_test.stream.event_faults import Faults
 from pipeline_under_test.stream.faults import parse
-from pipeline_under_test.stream.topology import PIPELINE, TIERS_S
+from pipeline_under_test.stream.topology import ALL_CONSUMERS, CONSUMERS, PIPELINE, TIERS_S
 
 FILE: Final = "pipeline.json"
 
@@ -36,6 +36,10 @@ class ReferenceSettings(DataFolder):
     receiver_url: str = ""
     collector_url: str = ""
     """URL of col-service."""
+    database_url: str = ""
+    """postgresql://… of the database in which the warehouse stores clicks; empty: the pipeline has no warehouse."""
+    commit_first: bool = False
+    """The warehouse commits what it reads before it stores it: the bad example of a sink."""
     exactly_once: bool = False
     """event-norm works in transactions."""
     at_most_once: bool = False
@@ -60,8 +64,13 @@ class ReferenceSettings(DataFolder):
         Consumer group, producer, topics, dead-letter queue, ledger, and definition for lagloss (shadow.yaml) are its
         own. So production is not touched by it, whatever it does; it waits for it neither at the start nor at the end.
         """
-        own = {"pipeline": f"{self.pipeline}-shadow", "data_dir": self.data_dir / "shadow"}
+        own = {"pipeline": f"{self.pipeline}-shadow", "data_dir": self.data_dir / "shadow", "database_url": ""}
         return self.model_copy(update=own)
+
+    @property
+    def consumers(self) -> tuple[str, ...]:
+        """The nodes that read from Kafka."""
+        return ALL_CONSUMERS if self.database_url else CONSUMERS
 
     def injections(self) -> Injections:
         return Injections(self.faults_path, parse)
@@ -76,6 +85,7 @@ class ReferenceSettings(DataFolder):
         """Write the file that `load` reads."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         fresh = self.data_dir / f"{FILE}.new"
+        fresh.touch(mode=0o600)  # the database's URL may have a password
         fresh.write_text(self.model_dump_json(indent=1))
         fresh.replace(self.data_dir / FILE)
 

@@ -30,6 +30,12 @@ NEXT: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Each node's next nodes; the nodes stand in the order in which events flow, which is the order to stop them in."""
 
+WAREHOUSE: Final = "warehouse"
+TABLE: Final = "click"
+"""The table of the warehouse, in a schema that is called as the pipeline."""
+ALL_NEXT: Final[Mapping[str, tuple[str, ...]]] = {**NEXT, EVENT_ROUTER: (*NEXT[EVENT_ROUTER], WAREHOUSE), WAREHOUSE: ()}
+"""The same in a pipeline with a database: the warehouse stores clicks in a table. It sends no beacons."""
+
 VENDORS: Final[Mapping[str, str]] = {"ga": CONN_GA, "fb": CONN_FB}
 """The vendors, and the node that delivers to each."""
 CONNECTORS: Final = tuple(VENDORS.values())
@@ -37,6 +43,8 @@ RETRIED: Final = CONNECTORS
 """The nodes that hand to the global retrier what they cannot deliver now."""
 CONSUMERS: Final = (*(node for node in NEXT if node != COL_SERVICE), GLOBAL_RETRIER)
 """The nodes that read from Kafka, each from a topic of its own."""
+ALL_CONSUMERS: Final = (*CONSUMERS, WAREHOUSE)
+"""The same in a pipeline with a database."""
 NODES: Final = (*NEXT, GLOBAL_RETRIER)
 SHADOW: Final = "event-norm-shadow"
 """The event-norm on trial beside production, where a pipeline runs one: see `ReferenceSettings.shadow_settings`."""

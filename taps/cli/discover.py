@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -26,10 +27,12 @@ from lagloss_server.groups.consumer_groups import ConsumerGroups
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.taps import GroupId, TopicName
 from lagloss_server.net.schema_registry import registry_of
+from lagloss_server.net.table_urls import databases_of
 from taps.clusters import cluster_of
 from taps.discovery import Proposal, as_yaml, propose
 from taps.discovery.summary import Connected, why_groups_are_not_connected
 from taps.discovery.survey import DENIED, TopicSurvey
+from taps.discovery.table_survey import TableSurvey
 
 ANSWER_S: Final = 10.0
 ASKED: Final = 100
@@ -61,7 +64,8 @@ def discover(
     data_dir: DataDir = None,
 ) -> None:
     """Propose definitions with taps, a document per flow, as YAML on stdout to edit and apply. Without --group, all
-    groups and topics are looked at. What share of them is connected, and why not the rest, is printed on stderr.
+    groups and topics are looked at, and the tables of databases that the environment names. What share of them is
+    connected, and why not the rest, is printed on stderr.
 
     Exit codes: 2 usage, 3 a server cannot be reached, 4 no topic has records.
     """
@@ -81,11 +85,17 @@ def discover(
         with _progress() as progress:
             task = progress.add_task("topics", total=len(topics))
             survey.run(topics, lambda count: progress.advance(task, count))
-    proposal = propose(survey.guesses, groups.topics, topic or ())
+    tables = TableSurvey(survey.guesses)
+    tables.run(databases_of(os.environ))
+    proposal = propose(survey.guesses, groups.topics, topic or (), tables.guesses)
     reasons = survey.reasons | proposal.reasons
     documents = _documents(proposal, name, lookback, cluster, reasons)
     left_out = why_groups_are_not_connected(groups.topics, reasons) | groups.reasons
     parts = [Connected("topics", len(topics), reasons), Connected("groups", len(groups.topics | left_out), left_out)]
+    if tables.names:
+        parts.append(Connected("tables", len(tables.names), tables.reasons | proposal.table_reasons))
+    for database, problem in tables.problems.items():
+        typer.echo(f"Skipping the tables of {database}: {problem}", err=True)
     if not documents:
         lines = parts[0].lines()[1:] or ["  (no topics exist)"]
         raise NotEnoughData(detail="\n".join(["no records to compare in these topics:", *lines]))

@@ -31,6 +31,9 @@ GUESSED_BY: Final = 2_000
 """Newest records of a sample by which fields are judged; all of its ids are compared."""
 LEAST_DISTINCT: Final = 0.5
 """Share of different ids in a sample: an update or a repeated message has the id of an earlier one."""
+SAME_TIME_MS: Final = 1.0
+SAME_TIMES: Final = 0.95
+"""Share of the ids in two samples that have the same event time in both, where a tap can read it in both."""
 LEAST_SHARED: Final = 0.3
 """Share of the ids of the topic with fewer that another has to have, to be a hop of the same flow."""
 _COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18", b"\x82SNAPPY", b"sNaPpY", b"BZh")
@@ -54,6 +57,12 @@ class IdTimes:
         """Return the times here and there of the ids that both have."""
         _, own, others = np.intersect1d(self.hashes, other.hashes, assume_unique=True, return_indices=True)
         return self.times[own], other.times[others]
+
+    def agrees(self, other: IdTimes) -> bool:
+        """Return whether nearly all ids that both have are of the same time."""
+        own_ms, other_ms = self.common(other)
+        same = np.count_nonzero(np.abs(own_ms - other_ms) < SAME_TIME_MS)
+        return own_ms.size > 0 and bool(same >= SAME_TIMES * own_ms.size)
 
 
 _NOTHING: Final = IdTimes(np.empty(0, np.uint64), np.empty(0, np.float64))

@@ -1,8 +1,8 @@
-"""Definitions guessed from topics' samples and the topics that consumer groups have committed. Pure.
+"""Definitions guessed from samples of topics and tables, and the topics that consumer groups have committed. Pure.
 
 Topics that share ids are hops of one flow; where ids come first is upstream. A consumer group of a topic is the node
 that reads it; which group wrote a topic no broker knows, so that it is the one of an upstream topic whose name is most
-alike.
+alike. A table with the ids of a topic is written by a group that reads the topic and writes none.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from difflib import SequenceMatcher
 from typing import Any, Final, Literal, NamedTuple
 
 import networkx as nx
-import numpy as np
 
 from lagloss_server.base.yaml_files import comment, write_flow, write_line
 from lagloss_server.model.expressions import POSITION
 from lagloss_server.model.tap_resolution import MAX_POSITION_TOPIC
-from taps.discovery.guessing import IdTimes, TopicGuess, TopicHop, find_hops
+from taps.discovery.guessing import TopicGuess, TopicHop, find_hops
+from taps.discovery.tables import NO_IDS, Misfit, TableGuess, TableMatch, TableOutput, find_matches
 
 MOST_DISTINCT: Final = 0.99
 """Share of different ids in a sample below which it is worth a doubt that they are ids of messages."""
-SAME_TIME_MS: Final = 1.0
-SAME_TIMES: Final = 0.95
-"""Share of the ids in two topics that have the same event time in both, where a tap can read it in both."""
 NO_ID: Final = (
     "no field is an id: each record is a message; later topics need a header with its place here, "
     f"`{POSITION}(header:NAME)`, or use fields that are the same everywhere, `hash($.a, $.b)`"
@@ -39,9 +36,9 @@ MAX_STEM: Final = 80
 
 class NodeLabel(NamedTuple):
     """A node before it has a name: the group of this name, or whatever writes the topic of this name; `source` of it,
-    where no topic before it has its ids."""
+    where no topic before it has its ids; or whatever fills a table from the topic of this name."""
 
-    kind: Literal["group", "writer", "source"]
+    kind: Literal["group", "writer", "source", "table"]
     text: str
 
 
@@ -57,12 +54,14 @@ class Output:
 
 @dataclass(slots=True)
 class NodeGuess:
-    """A node of the definition: its group, the topics that it writes, and doubts about it."""
+    """A node of the definition: its group, the topics that it writes or the table that it fills, and doubts about
+    it."""
 
     name: str
     group: str | None = None
     outputs: list[Output] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    table: TableOutput | None = None
 
     @property
     def to(self) -> tuple[str, ...]:
@@ -72,23 +71,28 @@ class NodeGuess:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Flows, the largest first, each with its nodes in the order of the flow; and by topic why it is in none, or can
-    not be measured as it is."""
+    """Flows, the largest first, each with its nodes in the order of the flow; and by topic, or table, why it is in
+    none, or can not be measured as it is."""
 
     flows: list[list[NodeGuess]]
     reasons: dict[str, str]
+    table_reasons: dict[str, str]
 
 
 def propose(
-    topics: Sequence[TopicGuess], groups: Mapping[str, Sequence[str]], chosen: Collection[str] = ()
+    topics: Sequence[TopicGuess],
+    groups: Mapping[str, Sequence[str]],
+    chosen: Collection[str] = (),
+    tables: Sequence[TableGuess] = (),
 ) -> Proposal:
     """Return the flows of topics that share ids, or readers.
 
     Args:
         groups: the topics that each consumer group has committed offsets of.
         chosen: topics to propose though no group reads them, and no other topic has their ids.
+        tables: those that can be at the end of a flow.
     """
-    proposal = _Proposal(topics, groups)
+    proposal = _Proposal(topics, groups, tables)
     nodes = proposal.nodes()
     links: nx.Graph[str] = nx.Graph()
     links.add_nodes_from(node.name for node in nodes)
@@ -104,11 +108,13 @@ def propose(
     else:
         alone = []
     reasons = {flow[0].outputs[0].topic: NO_GROUP for flow in alone}
-    return Proposal(flows, reasons | proposal.reasons)
+    return Proposal(flows, reasons | proposal.reasons, proposal.table_reasons)
 
 
 class _Proposal:
-    def __init__(self, topics: Sequence[TopicGuess], groups: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, topics: Sequence[TopicGuess], groups: Mapping[str, Sequence[str]], tables: Sequence[TableGuess]
+    ) -> None:
         self._topics = {topic.topic: topic for topic in topics}
         self._hops = find_hops(topics)
         self._into: dict[str, list[TopicHop]] = {}
@@ -124,8 +130,13 @@ class _Proposal:
         self._taken: set[str] = set()
         self._notes: dict[NodeLabel, list[str]] = {}
         self.reasons: dict[str, str] = {}
+        self.table_reasons = {table.source: NO_IDS for table in tables}
         for hop in self._hops:
             self._writer.setdefault(hop.after, self._choose_writer(hop))
+        self._matches = sorted(find_matches(topics, self._hops, tables), key=lambda match: -match.shared)
+        self._filled: dict[NodeLabel, TableOutput] = {}
+        for match in self._matches:
+            self._fill(match)
 
     def nodes(self) -> list[NodeGuess]:
         node_guesses: dict[NodeLabel, NodeGuess] = {}
@@ -140,11 +151,14 @@ class _Proposal:
             writer = self._writer.get(topic) or NodeLabel("source", topic)
             node = node_guesses.setdefault(writer, self._node(writer))
             identity, event_time, doubts = self._identity(topic)
-            node.notes += [*self._notes.pop(writer, ()), *doubts]
+            node.notes += doubts
             readers = [NodeLabel("group", group) for group in self._readers[topic]]
+            readers += [label for label in [NodeLabel("table", topic)] if label in self._filled]
             node.outputs.append(Output(topic, identity, event_time, tuple(map(self._name, readers))))
             for reader in readers:
                 node_guesses.setdefault(reader, self._node(reader))
+        for label, node in node_guesses.items():
+            node.notes = [*self._notes.get(label, ()), *node.notes]
         return list(node_guesses.values())
 
     def _ordered(self) -> list[str]:
@@ -159,7 +173,9 @@ class _Proposal:
         return list(ordered)
 
     def _node(self, label: NodeLabel) -> NodeGuess:
-        return NodeGuess(self._name(label), label.text if label.kind == "group" else None)
+        return NodeGuess(
+            self._name(label), label.text if label.kind == "group" else None, table=self._filled.get(label)
+        )
 
     def _choose_writer(self, hop: TopicHop) -> NodeLabel:
         """Return the group that writes the topic after a hop; just its writer if no group reads the one before."""
@@ -173,11 +189,44 @@ class _Proposal:
             self._notes.setdefault(NodeLabel("group", best), []).append(note)
         return NodeLabel("group", best)
 
+    def _fill(self, match: TableMatch) -> None:
+        """Have a node fill a table; note why if none can."""
+        table, topic = match.table.source, match.topic
+        identity, event_time, _ = self._identity(topic)
+        try:
+            label, others = self._filler(match)
+            output = match.output(identity, self._topics[topic].times(identity, event_time))
+        except Misfit as misfit:
+            self.table_reasons[table] = misfit.reason
+            writer = self._writer.get(topic) or NodeLabel("source", topic)
+            self._notes.setdefault(writer, []).append(f"not tapped: {table} has ids of {topic}, {misfit}")
+            return
+        del self.table_reasons[table]
+        self._filled[label] = output
+        self._notes.setdefault(label, []).extend(match.doubts(output))
+        if others:
+            also = f"{table} could also be filled by {', '.join(others)}, which also reads {topic}"
+            self._notes[label].append(also)
+
+    def _filler(self, match: TableMatch) -> tuple[NodeLabel, list[str]]:
+        """Return the group that fills a table, and others that could; a node of its own if each group of the topic
+        writes other topics. Raises Misfit: it has a table already."""
+        writers = set(self._writer.values())
+        labels = [NodeLabel("group", group) for group in self._readers[match.topic]]
+        sinks = [label for label in labels if label not in writers] or [NodeLabel("table", match.topic)]
+        free = [label for label in sinks if label not in self._filled]
+        if not free:
+            raise Misfit("another table", f"but so has {self._filled[sinks[0]].table}")
+        name = match.table.table.partition(".")[2]
+        best = max(free, key=lambda label: (SequenceMatcher(None, label.text, name).ratio(), label.text))
+        return best, [label.text for label in free if label != best]
+
     def _identity(self, topic: str) -> tuple[str, str, list[str]]:
         """Return id and event time of a topic's tap, and doubts."""
         guessed = self._topics[topic]
         before = self._into.get(topic, [])
         shared = [hop.before_id for hop in self._hops if hop.before == topic] + [hop.after_id for hop in before]
+        shared += [match.topic_id for match in self._matches if match.topic == topic]
         identity = [*shared, *guessed.candidates, POSITION][0]
         if not before:
             time = guessed.guesses.times[0].expression
@@ -195,7 +244,7 @@ class _Proposal:
         _, source_time, _ = self._identity(hop.before)
         expected = self._topics[hop.before].times(hop.before_id, source_time)
         for time in dict.fromkeys([source_time, *(candidate.expression for candidate in guessed.guesses.times)]):
-            if _agree(expected, guessed.times(hop.after_id, time)):
+            if expected.agrees(guessed.times(hop.after_id, time)):
                 return identity, time, [f"{hop.shared:.0%} of its ids also occur in {hop.before}"]
         self.reasons[topic] = NO_TIME
         return identity, source_time, [f"no field has the event times of {hop.before}, which taps need"]
@@ -203,19 +252,13 @@ class _Proposal:
     def _name(self, label: NodeLabel) -> str:
         """Return a node's name, of letters, digits, `-` and `_`, which no other node has."""
         if label not in self._names:
-            stem = re.sub(r"[^A-Za-z0-9_-]+", "-", label.text).strip("-_")[:MAX_STEM] or "node"
+            text = self._filled[label].table.partition(".")[2] if label.kind == "table" else label.text
+            stem = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:MAX_STEM] or "node"
             name = f"{stem}-source" if label.kind == "source" else stem
             names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
             self._names[label] = next(name for name in names if name not in self._taken)
             self._taken.add(self._names[label])
         return self._names[label]
-
-
-def _agree(expected: IdTimes, times: IdTimes) -> bool:
-    """Return whether nearly all ids in both have the same event time."""
-    before_ms, after_ms = expected.common(times)
-    same = np.count_nonzero(np.abs(before_ms - after_ms) < SAME_TIME_MS)
-    return before_ms.size > 0 and bool(same >= SAME_TIMES * before_ms.size)
 
 
 def as_yaml(pipeline: str, nodes: Sequence[NodeGuess], lookback: str, cluster: str = "") -> str:
@@ -248,3 +291,5 @@ def _taps(node: NodeGuess, cluster: dict[str, str]) -> Iterator[tuple[str, dict[
         source = {"topic": output.topic, **cluster, "id": output.id, "eventTime": output.event_time}
         places = ["out"] if len(node.outputs) == 1 else [f"out:{reader}" for reader in output.readers]
         yield from ((place, source) for place in places)
+    if node.table is not None:
+        yield "in" if node.group is None else "out", node.table.document()

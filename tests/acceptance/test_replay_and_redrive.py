@@ -20,14 +20,13 @@ import pytest
 
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.faults import LEAD_S
 from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.stream.faults import parse as parse_fault
+from pipeline_under_test.stream.scenario import stream_definition
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.topology import DEFINITION
 from pipeline_under_test.stream.truth import StreamTruth
 from tests.integration.aggregator.test_aggregator_process import aggregator
 from tests.support.closers import wait_until
@@ -111,8 +110,7 @@ def world(kafka_bootstrap: str, module_database_url: str, tmp_path_factory: pyte
     folder, pipeline = tmp_path_factory.mktemp("again"), f"clicks-{uuid.uuid4().hex[:8]}"
     create_topics(kafka_bootstrap)
     store = Store(module_database_url)
-    text = DEFINITION.read_text().replace("name: clicks,", f"name: {pipeline},").replace("grace: 60s", "grace: 1s")
-    store.apply(parse_definition(text))
+    store.apply(stream_definition(pipeline, warehouse=False, grace="1s"))
     with (
         aggregator(kafka_bootstrap, module_database_url, folder),
         running(kafka_bootstrap, pipeline, folder) as settings,

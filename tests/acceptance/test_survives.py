@@ -12,19 +12,17 @@ from typing import Any
 import httpx2
 import pytest
 
-import pipeline_under_test
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.stream.faults import parse
+from pipeline_under_test.stream.scenario import stream_definition
 from tests.integration.aggregator.test_aggregator_process import aggregator
 from tests.integration.pipeline_under_test.stream.test_reference_pipeline import run_pipeline
 from tests.support.closers import wait_until
 from tests.support.window_documents import documents
 
 EVENTS = 200
-DEFINITION = Path(pipeline_under_test.__file__).with_name("stream") / "clicks.yaml"
 
 
 class Disturbance:
@@ -85,8 +83,7 @@ def test_a_stopped_sink_and_a_killed_node_make_late_messages_and_never_a_loss(
     kafka_bootstrap: str, database_url: str, store: Store, tmp_path: Path
 ) -> None:
     pipeline = f"clicks-{uuid.uuid4().hex[:8]}"
-    text = DEFINITION.read_text().replace("name: clicks,", f"name: {pipeline},").replace("grace: 60s", "grace: 1s")
-    store.apply(parse_definition(text))
+    store.apply(stream_definition(pipeline, warehouse=False, grace="1s"))
     disturb = Disturbance(store, pipeline, Injections(tmp_path / "pipeline" / "faults.jsonl", parse))
     options = ["--rate", "20", "--minutes", "0.5"]
     with aggregator(kafka_bootstrap, database_url, tmp_path):

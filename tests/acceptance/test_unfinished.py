@@ -16,16 +16,15 @@ from sqlalchemy import select
 from lagloss.broker.topics import create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import WINDOW_S, hash_id
-from lagloss_server.model.definition import parse_definition
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.schema.core import LaneRow
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.loss_watch import LossWatch
 from pipeline_under_test.stream.events.event import Event
+from pipeline_under_test.stream.scenario import stream_definition
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT_ROUTER, topic_of
 from pipeline_under_test.stream.verdict import followed_truth
-from tests.acceptance.test_survives import DEFINITION
 from tests.fakes.http_receiver import Reply
 from tests.fakes.vendor import Vendor
 from tests.integration.aggregator.test_aggregator_process import aggregator, health
@@ -128,9 +127,8 @@ def world(closing: str, kafka_bootstrap: str, vendor: Vendor, tmp_path: Path) ->
         kafka_bootstrap, tmp_path, exactly_once=True, retry="local", receiver_url=vendor.url, batch=EVENTS
     )
     store = Store(closing)
-    text = DEFINITION.read_text().replace("name: clicks,", f"name: {settings.pipeline},")
-    store.apply(parse_definition(text.replace("grace: 60s", "grace: 1s")))
-    truths = followed_truth(settings.pipeline, settings.ledger_dir)
+    store.apply(stream_definition(settings.pipeline, warehouse=False, grace="1s"))
+    truths = followed_truth(settings)
     watch = LossWatch(store, [settings.pipeline], truths)
     due_s = int(time.time()) // WINDOW_S * WINDOW_S - WINDOW_S
     with Emitter(settings.pipeline, COL_SERVICE, kafka_bootstrap, first=True) as source:

@@ -125,7 +125,7 @@ def world_of(records: Sequence[Sent]) -> World:
             account.add(block.increment, *place, PLANNED_MS / 1_000)
         lanes = [Progress(f"{node}.in", f"{topic}/{partition}", NOW_MS) for partition in by_partition if group]
         if group is None or "out" in places:
-            lanes.append(Progress(f"{node}.out", "", NOW_MS))
+            lanes.append(Progress(f"{node}.out", topic, NOW_MS))
         report = EmitterReport(
             "clicks", node, emitter, "tap", 1, START_MS - 600_000, NOW_MS - 10, False, NOW_MS // 1_000, tuple(lanes),
             tuple(account.changed()),

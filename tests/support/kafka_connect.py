@@ -10,17 +10,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Self
 
 import httpx2
-from rich.console import Console
 
-from lagloss.errors import LaglossError
-from lagloss_server.ops.jars import BROKER, JarSet, ensure, jars_dir, present, shown_progress, write_lock
+from lagloss_server.ops.jars import BROKER, JarSet, present
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.processes import choose_port, log_tail, spawn, terminate
+from tests.support.fetched_jars import fetch
 from tests.support.kafka_log import wait_for
 
 _VERSION: Final = BROKER.coordinates[0].rpartition(":")[2]
@@ -36,6 +35,27 @@ CONNECT: Final = JarSet(
     transitive=True,
     lock=Path(__file__).with_name("connect_jars.lock"),
 )
+JDBC: Final = JarSet(
+    "connect-jdbc",
+    (
+        *(
+            f"io.debezium:debezium-{name}:3.4.0.Final"
+            for name in ("connector-jdbc", "sink", "core", "common", "api", "openlineage-api")
+        ),
+        *(f"org.hibernate.orm:hibernate-{name}:7.1.0.Final" for name in ("core", "c3p0")),
+        *("com.mchange:c3p0:0.9.5.5", "com.mchange:mchange-commons-java:0.2.19"),
+        *("org.hibernate.models:hibernate-models:1.0.1", "org.antlr:antlr4-runtime:4.13.2"),
+        *("com.fasterxml:classmate:1.7.0", "net.bytebuddy:byte-buddy:1.17.6"),
+        *("org.jboss.logging:jboss-logging:3.6.1.Final", "org.postgresql:postgresql:42.7.7"),
+        *("jakarta.persistence:jakarta.persistence-api:3.2.0", "jakarta.transaction:jakarta.transaction-api:2.0.1"),
+        *("jakarta.xml.bind:jakarta.xml.bind-api:4.0.2", "jakarta.activation:jakarta.activation-api:2.1.3"),
+        "jakarta.inject:jakarta.inject-api:2.0.1",
+    ),
+    transitive=False,
+    lock=Path(__file__).with_name("connect_jdbc_jars.lock"),
+)
+"""Debezium's JDBC sink, with the driver of PostgreSQL and no other; in a folder of its own, as a plugin of Connect. It
+takes Jackson from Connect's class path: of a second one, modules would not fit."""
 READY_S: Final = 60.0
 
 
@@ -62,11 +82,17 @@ def produce(bootstrap: str, topic: str, lines: Iterable[str], log_path: Path) ->
 class ConnectWorker:
     """A worker of Kafka Connect with these connectors, below `directory`, which a kill leaves as it is.
 
-    `storage`: a prefix of the topics of a distributed worker; one without it is standalone.
+    `storage`: a prefix of the topics of a distributed worker; one without it is standalone. `plugins`: sets of jars,
+    each with a class loader of its own.
     """
 
     def __init__(
-        self, bootstrap: str, directory: Path, connectors: Mapping[str, Mapping[str, str]], storage: str = ""
+        self,
+        bootstrap: str,
+        directory: Path,
+        connectors: Mapping[str, Mapping[str, str]],
+        storage: str = "",
+        plugins: Iterable[JarSet] = (),
     ) -> None:
         self.log_path = directory / "connect.log"
         self._port = choose_port("Kafka Connect")
@@ -95,7 +121,8 @@ class ConnectWorker:
             "consumer.session.timeout.ms": "6000",  # a killed worker's partitions are taken over after this
             "consumer.heartbeat.interval.ms": "1000",
             "listeners": f"http://127.0.0.1:{self._port}",
-            "plugin.discovery": "service_load",  # on the class path: there is no plugin.path
+            "plugin.discovery": "service_load",  # those on the class path, too
+            **_plugin_path(directory / "plugins", plugins),
         }
         files = {"worker": worker}
         if not storage:
@@ -144,27 +171,19 @@ class ConnectWorker:
         return bool(tasks) and all(task["state"] == "RUNNING" for task in tasks)
 
 
+def _plugin_path(folder: Path, plugins: Iterable[JarSet]) -> dict[str, str]:
+    for plugin in plugins:
+        (folder / plugin.name).mkdir(parents=True, exist_ok=True)
+        for jar in present(plugin):
+            (folder / plugin.name / jar.name).symlink_to(jar)
+    return {"plugin.path": str(folder)} if folder.exists() else {}
+
+
 def _write_properties(path: Path, properties: Mapping[str, str]) -> Path:
     path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     return path
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Fetch the jars; return exit code 0, or an error's."""
-    console = Console(stderr=True)
-    assert CONNECT.lock is not None
-    try:
-        if "--lock" in arguments:
-            jars_dir().mkdir(parents=True, exist_ok=True)
-            write_lock(CONNECT.lock, (CONNECT,))
-        with shown_progress(console) as report:
-            ensure(report, (CONNECT,))
-    except LaglossError as error:
-        console.print(str(error), style="red", markup=False, highlight=False)
-        return error.exit_code
-    console.print(f"jars of Kafka Connect: {len(CONNECT.locked())} in place")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    jars = sum(len(jar_set.locked()) for jar_set in (CONNECT, JDBC))
+    sys.exit(fetch(sys.argv[1:], (CONNECT, JDBC), f"jars of Kafka Connect: {jars} in place"))

@@ -14,12 +14,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+import psycopg
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import select
@@ -35,6 +36,7 @@ from lagloss_server.store.store import Store
 from tests.support.closers import Driven, wait_until
 from tests.support.histories.fates import PRODUCER
 from tests.support.kafka_log import consumer_of
+from tests.support.tapped_tables import CURSORS
 
 PARTITIONS: Final = 3
 PLACES: Final = ("link a->b", "node b", "link b->c", "node c")
@@ -42,6 +44,8 @@ NOWHERE: Final = ""
 GONE: Final = "gone"
 """Lost on the link a->b without a record."""
 REPLAY: Final = "lagloss-replay"
+SINK: Final = "sink"
+"""The database of tables, in the environment."""
 POINTS: Final = (
     "RepairLedger.create before",
     "RepairLedger.create after",
@@ -266,17 +270,49 @@ class TappedChain(Chain):
         while not self._over.is_set():
             messages = [message for message in consumer.consume(500, 0.2) if message.error() is None]
             for message in messages:
-                name = json.loads(message.value() or b"{}")["id"]
+                content = json.loads(message.value() or b"{}")
+                name = content["id"]
                 replay = dict(headers_of(message) or ()).get(REPLAY)
                 self.received[node, name, replay and replay.decode()] += 1
                 is_lost = replay is None and self.fates.get(name) == f"node {node}"
                 if node == "b" and name in self.fates and not is_lost:
                     headers = [] if replay is None else [(REPLAY, replay)]
                     producer.produce(f"{self.pipeline}-c", message.value(), message.key(), headers=headers)
+                if node == "c" and not is_lost:
+                    self._write(name, content["at"])
             if messages:
                 assert producer.flush(30) == 0
                 consumer.commit(asynchronous=False)
         consumer.close()
+
+    def _write(self, name: str, event_ms: int) -> None:
+        """Deliver a message at the last node."""
+
+
+@dataclass
+class TabledChain(TappedChain):
+    """The same, whose last node writes rows into a table: a message that it has committed and not written is lost.
+    `url`: of the database."""
+
+    url: str = ""
+
+    @property
+    def definition(self) -> str:
+        table = f"database: {SINK}, table: public.{self.table}, id: id, eventTime: at, cursor: n"
+        group = f"in: {{group: {self.pipeline}-c}}"
+        return super().definition.replace(f"{{{group}}}", f"{{{group}, out: {{{table}}}}}")
+
+    @property
+    def table(self) -> str:
+        return self.pipeline.replace("-", "_")
+
+    def _open(self) -> None:
+        super()._open()
+        self._rows = self._stack.enter_context(closing(psycopg.connect(self.url, autocommit=True)))
+        self._rows.execute(f"CREATE TABLE {self.table} (id text, at bigint, {CURSORS['xid8']})".encode())
+
+    def _write(self, name: str, event_ms: int) -> None:
+        self._rows.execute(f"INSERT INTO {self.table} VALUES (%s, %s)".encode(), (name, event_ms))
 
 
 @dataclass(frozen=True)

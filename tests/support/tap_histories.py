@@ -41,8 +41,9 @@ from taps.kernel import SEQ_BITS, BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
+from taps.plan_runner import REPORT_BITS
 from taps.rounds import report_together
-from taps.runner import REPORT_BITS, TapRunner
+from taps.runner import TapRunner
 from taps.source_offsets import ConnectorCommits
 from taps.store import NextPlan, NotOwned, TapStore
 from taps.topic_reader import TopicReader
@@ -838,12 +839,15 @@ def _false_claims(
     for report in reports:
         number = report.seq >> REPORT_BITS
         lanes = {progress.lane: progress.until for progress in report.progress}
+        leaving = [progress for progress in report.progress if progress.checkpoint.endswith(".out")]
+        assert all(progress.lane for progress in leaving), "a lane without a name would not stand still in an outage"
+        left_until = leaving[0].until if leaving else None
         for truth in history.records:
             if not truth.message_id or truth.event_ms < history.since_ms:
                 continue
             if truth.offset < history.deleted.get(truth.partition, 0):
                 continue
-            until = lanes.get("") if kind == "topic" else lanes.get(f"{history.topic}/{truth.partition}")
+            until = left_until if kind == "topic" else lanes.get(f"{history.topic}/{truth.partition}")
             if kind == "group" and until is None:
                 until = 0
             seen = plan_of.get((checkpoint, *truth.sighting))

@@ -38,7 +38,7 @@ def store_tap(
         "owner": owner,
         **dict.fromkeys(("seen", "left_out", "early", "gone"), 0),
         "commits": "",
-        "trouble": "",
+        **dict.fromkeys(("trouble", "recheck_trouble"), ""),
         **more,
     }
     connection.execute(insert(table_of(TapRow)).values(values))

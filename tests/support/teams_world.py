@@ -45,6 +45,7 @@ from tests.support.incident_rows import (
 )
 from tests.support.logged_blocks import Logged
 from tests.support.login_world import serving
+from tests.support.lost_rows import store_lost
 from tests.support.tap_rows import store_tap
 from tests.support.window_documents import document, result_of, store_named, store_window, window_of
 
@@ -237,6 +238,7 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
             (tap,) = definition(pipeline).taps
             bad = {f"{word(pipeline)}-reason": (3, 0, 41, START_S * 1_000)}
             store_tap(connection, tap, since_ms=0, through_ms=START_S * 1_000, unreadable=bad)
+            store_lost(connection, pipeline, START_S, ids(pipeline)[2], source=f"table {word(pipeline)}")
             dag, due_ms = f"{word(pipeline)}-dag", START_S * 1_000
             task = StateAt("failed", due_ms + 1, due_ms, due_ms + 1)
             run = RunReport(dag, f"{word(pipeline)}-run", due_ms, task=f"{word(pipeline)}-task", task_event=task)

@@ -19,6 +19,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base import format as fmt
 from lagloss_server.base.trace_links import TraceLinks
+from lagloss_server.incidents.lost_afterwards import CAUSES, LostAfterwardsMessage
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.hops import BEFORE_FIRST
 from lagloss_server.model.window import rfc3339
@@ -47,6 +48,7 @@ def message_part(result: MessageRead, address: Address, traces: TraceLinks, *, d
     if result.trouble is not None:
         summary = f"{result.trouble} Any data below is from the stored result of its window."
         parts.append(alert("The log cannot be read", summary, "orange", "!"))
+    parts += [_lost_afterwards(lost, address) for lost in result.lost_afterwards]
     if result.trail is not None:
         parts += [
             _fate(result, address, traces),
@@ -58,6 +60,20 @@ def message_part(result: MessageRead, address: Address, traces: TraceLinks, *, d
     if result.search is not None and result.trail is None and (result.verdict is None or result.search.is_cut):
         parts.append(_not_found(result, result.search, address))
     return dmc.Stack(parts, gap="sm")
+
+
+def _lost_afterwards(lost: LostAfterwardsMessage, address: Address) -> Part:
+    zone, start_s = address.zone, lost.window_start_s
+    window = dmc.Anchor(
+        f"window {zone.minute(start_s)}",
+        href=address.to(links.window(lost.pipeline, start_s)).href,
+        underline="always",
+    )
+    said = [
+        f"Its row in {lost.source} is {CAUSES[lost.cause]}: last seen ",
+        *(_moment(zone, lost.seen_ms), ", missed since ", _moment(zone, lost.missed_ms), " · ", window),
+    ]
+    return alert("Lost afterwards", said, "red", "∅")
 
 
 def _not_found(result: MessageRead, search: Search, address: Address) -> Part:

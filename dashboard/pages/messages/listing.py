@@ -10,7 +10,14 @@ from dash import html
 
 from dashboard.format import place_label
 from dashboard.pages.base import FACTS, Part, alert, aria, moment, table
-from dashboard.queries.problem_messages import KINDS, WINDOWS, MessageFilters, ProblemMessage, ProblemMessages
+from dashboard.queries.problem_messages import (
+    KINDS,
+    LOST_AFTERWARDS,
+    WINDOWS,
+    MessageFilters,
+    ProblemMessage,
+    ProblemMessages,
+)
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import utc
@@ -24,6 +31,7 @@ _LOOKS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "lost": ("Lost", "✖", "red", "certain: later messages passed this place, and all evidence of it is complete"),
     "perhaps": ("Possibly lost", "?", "orange", "not certain: the evidence of this place is incomplete"),
     "overdue": ("Overdue", "!", "orange", "not certain: not overtaken, but pending longer than maxWait"),
+    LOST_AFTERWARDS: ("Lost afterwards", "∅", "red", "certain: its row was in the table, and is not any more"),
     "corrupted": ("Corrupted", "≠", "red", "certain: its payload's checksum differs on both sides of the link"),
     "dead": ("Dead-lettered", "✚", "orange", "certain: sent to a dead-letter queue"),
     "late": ("Late", "◷", "orange", "certain: arrived after the lag target"),
@@ -80,10 +88,12 @@ def _sentence(read: ProblemMessages, address: Address) -> Part:
         sum(number for kind, number in read.kinds.items() if (kind in ("perhaps", "overdue")) is wanted)
         for wanted in (False, True)
     )
+    lost, afterwards = read.kinds.get("lost", 0), read.kinds.get(LOST_AFTERWARDS, 0)
     what = [
-        f"{fmt.count(read.kinds.get('lost', 0))} certainly lost",
+        f"{fmt.count(lost)} certainly lost",
         f"{fmt.count(possible)} possibly lost",
-        f"{fmt.count(certain - read.kinds.get('lost', 0))} late, dead-lettered or corrupted",
+        *([f"{fmt.count(afterwards)} lost afterwards"] if afterwards else []),
+        f"{fmt.count(certain - lost - afterwards)} late, dead-lettered or corrupted",
     ]
     start, end = zone.minute(read.from_s or 0), zone.minute(read.to_s or 0)
     over = f"in {end}" if start == end else f"from {start} to {end}"
@@ -152,7 +162,7 @@ def _below(row: ProblemMessage, further: Part) -> list[Part]:
 
 def _why(message: NamedMessage) -> str:
     """Return the cause that is kept: a dead-lettered message's reason, or what held a late one."""
-    if message.kind == "dead":
+    if message.kind in ("dead", LOST_AFTERWARDS):
         return fmt.reason(message.reason)
     if message.kind == "late":
         held = "" if message.hop_ms is None else f", {fmt.duration(message.hop_ms)} in this place"

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.format import STATUSES, rate
-from dashboard.pages.base import DATED_S, Part, TableColumn, aria, badge, fold, moment, number, table
+from dashboard.pages.base import DATED_S, Part, TableColumn, aria, badge, faint, fold, moment, number, table
 from dashboard.queries.consumer_groups import ConsumerGroup
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -59,9 +59,7 @@ def _loss(group: ConsumerGroup, zone: Zone, now_s: float) -> Part | None:
 
 def _rows(group: ConsumerGroup, zone: Zone, now_s: float) -> list[list[Part]]:
     """Return the row of a group, and one of each partition of it that is not well."""
-    name = dmc.TableTh(
-        [group.node, dmc.Text(group.group, size="xs", className="faint")], attributes={"root": {"scope": "row"}}
-    )
+    name = dmc.TableTh([group.node, faint(group.group)], attributes={"root": {"scope": "row"}})
     look = None if group.status is None else STATUSES[group.status]
     status = fmt.NOTHING if look is None else badge(look.word, look.icon, look.colour, size="sm")
     risk = group.at_risk(now_s)
@@ -104,7 +102,7 @@ def _state(group: ConsumerGroup, zone: Zone, now_s: float) -> list[Part | str]:
         return [fmt.NOTHING]
     since_s = parts.since_ms / 1_000
     since = moment(f"for {fmt.duration_s(round(max(0.0, now_s - since_s)))}", utc(since_s))
-    return [f"{parts.state}, {fmt.counted(parts.members, 'member')}", dmc.Text(since, size="xs", className="faint")]
+    return [f"{parts.state}, {fmt.counted(parts.members, 'member')}", faint(since)]
 
 
 def _numbers(lag: int | None, moving: Velocity, catches_up_s: float | None) -> list[str]:

@@ -24,6 +24,7 @@ from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
 from dashboard.pages.pipeline.groups import groups_panel
+from dashboard.pages.pipeline.lost_afterwards import lost_afterwards_panel
 from dashboard.pages.pipeline.tables import quality_panel, reasons_box, shares_box, worst_table
 from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.pages.shell import Shell, pipeline_nav
@@ -82,6 +83,7 @@ class PipelineId(StrEnum):
     QUALITY = "pipeline-quality"
     GROUPS = "pipeline-groups"
     TAPS = "pipeline-taps"
+    LOST_AFTERWARDS = "pipeline-lost-afterwards"
 
 
 def frame(params: Mapping[str, str], address: Address) -> Part:
@@ -123,6 +125,7 @@ def _content(name: str) -> Part:
         PipelineId.WORST,
         PipelineId.SHARES,
         PipelineId.GROUPS,
+        PipelineId.LOST_AFTERWARDS,
         PipelineId.QUALITY,
         PipelineId.REASONS,
         PipelineId.TAPS,
@@ -294,6 +297,12 @@ PANELS: Final[tuple[Panel[PipelineRead], ...]] = (
     _part(PipelineId.WORST, lambda result, address, _now_s: worst_table(result.panels, address)),
     _part(PipelineId.REASONS, lambda result, _here, _now_s: reasons_box(result.total)),
     _part(PipelineId.GROUPS, lambda result, address, now_s: groups_panel(result.panels.groups, address, now_s)),
+    _part(
+        PipelineId.LOST_AFTERWARDS,
+        lambda result, address, _now_s: lost_afterwards_panel(
+            result.panels.lost_afterwards, result.panels.stored.name, address
+        ),
+    ),
     _part(
         PipelineId.QUALITY,
         lambda result, address, _now_s: quality_panel(result.panels.series.quality, result.panels.stored.name, address),

@@ -11,7 +11,7 @@ from dash import html
 from dashboard import format as words
 from dashboard.figures.flow_graph import describe_link, describe_node, lost_words
 from dashboard.format import VERDICTS
-from dashboard.pages.base import DATED_S, Part, badge, moment
+from dashboard.pages.base import DATED_S, Part, badge, faint, moment
 from dashboard.pages.breakdown import destinations, sides, source_choice, source_of, sources
 from dashboard.pages.pipeline.tables import PERIODS, lost_share
 from dashboard.queries.buckets import Bucket, knows_messages
@@ -133,9 +133,9 @@ def _tiles(newest: ListedWindow, sla: Sla) -> list[tuple[str, str, str]]:
 
 def _tile(title: str, value: str, beside: str) -> Part:
     texts = [
-        dmc.Text(title, size="xs", className="faint"),
+        faint(title),
         html.Div(value, className="tile-value"),
-        dmc.Text(beside, size="xs", className="faint"),
+        faint(beside),
     ]
     return dmc.Paper(texts, p="xs", className="tile")
 

@@ -21,7 +21,7 @@ from dashboard.format import (
     quality_target,
     quality_value,
 )
-from dashboard.pages.base import Part, TableColumn, aria, bare_table, fold, moment, names, number, picture, table
+from dashboard.pages.base import Part, TableColumn, aria, bare_table, faint, fold, moment, names, number, picture, table
 from dashboard.pages.breakdown import REASONS, reasons
 from dashboard.pages.pipeline import steps
 from dashboard.queries.buckets import Bucket
@@ -181,5 +181,5 @@ def _cell(cell: QualityCell | None, pipeline: str, address: Address) -> Part:
         href = address.to(links.window(pipeline, cell.worst_s)).href
         value = dmc.Anchor(html.Span(value, title=hint), href=href, size="sm")
     sign = html.Span(look.icon, role="img", className=f"of-{look.role}", **aria(label=look.word.lower()))
-    target = dmc.Text(quality_target(cell), size="xs", className="faint")
+    target = faint(quality_target(cell))
     return [sign, " ", value, target]

@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from dashboard.figures.durations import durations
 from dashboard.figures.gantt import run_gantt
-from dashboard.pages.base import Part, aria, badge, moment, table
+from dashboard.pages.base import Part, aria, badge, faint, moment, table
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
@@ -150,9 +150,9 @@ def _repaired(repairs: Repairs) -> str:
 
 def _tile(title: str, value: str, beside: str) -> Part:
     texts = [
-        dmc.Text(title, size="xs", className="faint"),
+        faint(title),
         html.Div(value, className="tile-value"),
-        dmc.Text(beside, size="xs", className="faint"),
+        faint(beside),
     ]
     return dmc.Paper(texts, p="xs", className="tile")
 

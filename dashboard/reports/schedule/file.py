@@ -13,7 +13,7 @@ from dashboard.reports.ranges import PRESETS, CalendarRange, between, named_rang
 from dashboard.reports.render.formats import FORMATS
 from dashboard.reports.schedule.rule import Schedule
 from lagloss.errors import LaglossError
-from lagloss_server.base.fields import Name, Strict, Zone, describe, refuse
+from lagloss_server.base.fields import MAX_LISTED, MAX_RULE, Name, Strict, Zone, describe, refuse
 from lagloss_server.base.settings import Settings
 from lagloss_server.base.yaml_files import load_yaml
 from lagloss_server.model.definition import Definition
@@ -57,14 +57,18 @@ class ReportSpec(Strict):
     """
 
     name: Name
-    pipelines: Annotated[tuple[Name, ...] | None, BeforeValidator(_none_if_all)] = None
+    pipelines: Annotated[
+        Annotated[tuple[Name, ...], Field(max_length=MAX_LISTED)] | None, BeforeValidator(_none_if_all)
+    ] = None
     match: Annotated[MatcherList, AfterValidator(of_pipelines)] = ()
     portfolio: bool = False
     """One document for all of them, worst first, in place of one for each."""
     range: Annotated[str, AfterValidator(_over)]
     zone: Zone = "UTC"
-    rrule: str
-    formats: Annotated[tuple[Annotated[str, AfterValidator(_format)], ...], Field(min_length=1)] = ("pdf",)
+    rrule: Annotated[str, Field(max_length=MAX_RULE)]
+    formats: Annotated[
+        tuple[Annotated[str, AfterValidator(_format)], ...], Field(min_length=1, max_length=len(FORMATS))
+    ] = ("pdf",)
     to: Recipients | tuple[()] = ()
     receivers: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
 
@@ -110,7 +114,7 @@ class ReportsFile(Strict):
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
     kind: Literal["Reports"]
     mail: ServerConfig | None = None
-    reports: tuple[ReportSpec, ...]
+    reports: Annotated[tuple[ReportSpec, ...], Field(max_length=MAX_LISTED)]
 
     @model_validator(mode="after")
     def _can_be_scheduled(self) -> ReportsFile:

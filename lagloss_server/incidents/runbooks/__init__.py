@@ -20,6 +20,7 @@ KINDS: Final = (
     "filtered",
     "volume",
     "corruption",
+    "lost-afterwards",
     "deadline",
     "run-failed",
     "output-stale",

@@ -19,10 +19,11 @@ NAME: Final = "clicks"
 DEFINITION: Final = PACKAGES / MODULE / "stream" / f"{NAME}.yaml"
 """Read where it lies, since lagloss never imports the reference pipeline."""
 RATE: Final = 50.0
-"""Events per second. Two cores run Kafka, PostgreSQL, Spark and nine Python processes besides."""
+"""Events per second. Two cores run Kafka, PostgreSQL, Spark and ten Python processes besides."""
 FAULTS: Final = (
     "lose:link:event-norm->event-router:0.02",
     "lose:node:conn-ga:0.01",
+    "lose:node:warehouse:0.01",
     "filter:event-norm:0.01",
     "dead:conn-fb:0.005",
     "duplicate:event-norm:0.01",
@@ -38,14 +39,16 @@ BETWEEN_SIGNALS_S: Final = 0.3
 
 
 class PipelineProcess:
-    """A command of the reference pipeline as a child process."""
+    """A command of the reference pipeline as a child process, with the servers of the lagloss in a data directory: the
+    database's URL can have a password, which no argument may show."""
 
-    def __init__(self, command: str, bootstrap: str, data_dir: Path, *options: str, nice: int = 0) -> None:
+    def __init__(self, command: str, data_dir: Path, lagloss_data_dir: Path, *options: str, nice: int = 0) -> None:
         self.log_path = data_dir / f"{command}.log"
         self._name = f"the reference pipeline's {command}"
-        words = python(MODULE, command, "--bootstrap", bootstrap, "--data-dir", data_dir)
+        words = python(MODULE, command, "--data-dir", data_dir)
         prefix = ["nice", "-n", str(nice)] if nice else []
-        self.process: subprocess.Popen[bytes] = spawn([*prefix, *words, *options], self.log_path)
+        env = {"LAGLOSS_DATA_DIR": str(lagloss_data_dir)}
+        self.process: subprocess.Popen[bytes] = spawn([*prefix, *words, *options], self.log_path, env=env)
         self._read_to = 0
 
     def progress(self) -> Iterator[dict[str, Any]]:

@@ -135,14 +135,14 @@ class Demo:
     def go(self, minutes: float | None) -> None:
         """Send the past and run the pipeline until its load has ended and everything is through."""
         self._store.apply(self._definition)
-        bootstrap = self._stack.endpoints["kafka"]
+        lagloss_dir = self._stack.settings.data_dir
         self._view.say(f"page: {self._picture.dashboard}")
         self._view.say("sending an hour of past beacons")
         # The past has the lower priority: it takes a core for some seconds.
-        self._processes["history"] = PipelineProcess("history", bootstrap, self._data_dir, nice=10)
+        self._processes["history"] = PipelineProcess("history", self._data_dir, lagloss_dir, nice=10)
         options = ["--rate", str(RATE), *(word for fault in FAULTS for word in ("--fault", fault))]
         options += ["--minutes", str(minutes)] if minutes is not None else []
-        self._processes["run"] = PipelineProcess("run", bootstrap, self._data_dir, *options)
+        self._processes["run"] = PipelineProcess("run", self._data_dir, lagloss_dir, *options)
         self._view.say(f"starting the pipeline, {RATE:.0f} events/s, with {', '.join(FAULTS)}")
         load_s = math.inf if minutes is None else minutes * 60
         acts = [act for act in ACTS if act[0] + LONGEST_ACT_S <= load_s]

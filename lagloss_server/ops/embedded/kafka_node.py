@@ -26,6 +26,7 @@ class BrokerNode:
     folder: Path
     port: int
     controller_port: int
+    host: str = LOOPBACK
 
     @property
     def is_broker(self) -> bool:
@@ -45,7 +46,7 @@ class BrokerNode:
 
     @property
     def address(self) -> str:
-        return f"{LOOPBACK}:{self.port}"
+        return f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,14 @@ def write_properties(node: BrokerNode, nodes: list[BrokerNode], access: BrokerAc
     """Write server.properties of one of the cluster's `nodes`."""
     listeners = [f"{access.protocol}://{node.address}"] if node.is_broker else []
     if node.controller_port:
-        listeners.append(f"CONTROLLER://{LOOPBACK}:{node.controller_port}")
+        listeners.append(f"CONTROLLER://{node.host}:{node.controller_port}")
     roles = [*(["broker"] if node.is_broker else []), *(["controller"] if node.controller_port else [])]
     brokers = sum(node.is_broker for node in nodes)
     replication = min(3, brokers)
     properties: dict[str, object] = {
         "process.roles": ",".join(roles),
         "node.id": node.number,
-        "controller.quorum.bootstrap.servers": f"{LOOPBACK}:{nodes[0].controller_port}",
+        "controller.quorum.bootstrap.servers": f"{nodes[0].host}:{nodes[0].controller_port}",
         "listeners": ",".join(listeners),
         "advertised.listeners": ",".join(listeners),
         "controller.listener.names": "CONTROLLER",

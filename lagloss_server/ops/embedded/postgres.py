@@ -74,6 +74,7 @@ class EmbeddedPostgres:
     """
 
     name: Final = "PostgreSQL"
+    _locale: tuple[str, ...] = ("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C")
 
     def __init__(self, data_dir: Path, port: int = 0, database: str = "lagloss") -> None:
         self.data_dir = data_dir.absolute()
@@ -237,7 +238,7 @@ class EmbeddedPostgres:
             shutil.chown(password_file, self._as_user)
         command = [
             *(programs / "initdb", "-D", fresh, "-U", USER, "--pwfile", password_file, "--auth=scram-sha-256"),
-            *("--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+            *("--encoding=UTF8", *self._locale),
         ]
         done = run(command, environment=foreign_environment, user=self._as_user, cwd=cluster.parent, timeout_s=180)
         password_file.unlink()

@@ -28,13 +28,11 @@ MAX_DIFFERENCES: Final = 20
 
 @app.command()
 def ledger(data_dir: DataDir) -> None:
-    """Print the sums of the ledger as one JSON document."""
-    from pipeline_under_test.harness.ledger import LedgerReader
-    from pipeline_under_test.stream.truth import StreamTruth
+    """Print the sums of ledger and table as one JSON document."""
+    from pipeline_under_test.stream.verdict import followed_truth
 
-    truth = StreamTruth()
-    truth.add(LedgerReader(data_dir / "ledger").new_entries())
-    say({"windows": truth.documents()})
+    settings = ReferenceSettings.load(data_dir)
+    say({"windows": followed_truth(settings)()[settings.pipeline].documents()})
 
 
 @app.command()

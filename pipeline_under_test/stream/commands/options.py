@@ -14,7 +14,7 @@ from pipeline_under_test.harness.faults import BadFault, Fault
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.processes.process_faults import NoFaketime, library
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.topology import SHADOW
+from pipeline_under_test.stream.topology import SHADOW, WAREHOUSE
 
 
 def fault_of(text: str) -> Fault:
@@ -33,6 +33,8 @@ def require_target(fault: Fault, settings: ReferenceSettings) -> None:
         raise typer.BadParameter(
             f"expected a pipeline that runs with --shadow for {fault.text!r}, found one without it"
         )
+    if WAREHOUSE in (fault.node, fault.to) and not settings.database_url:
+        raise typer.BadParameter(f"expected a pipeline with a database for {fault.text!r}, found one without it")
 
 
 def time_s(text: str) -> float:

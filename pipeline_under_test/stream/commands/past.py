@@ -14,7 +14,7 @@ from lagloss_server.model.window import rfc3339
 from pipeline_under_test.harness.commands import fail, say
 from pipeline_under_test.stream.commands.options import DataDir, Rate, time_s
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.topology import CONSUMERS, PIPELINE
+from pipeline_under_test.stream.topology import ALL_CONSUMERS, PIPELINE
 from pipeline_under_test.stream.traffic.redrive import Busy, Wanted, redriven
 from pipeline_under_test.stream.traffic.replay import REPLAY_RATE, replayed
 
@@ -69,8 +69,8 @@ def redrive(
     most: Annotated[int | None, typer.Option("--max", min=1, help="maximum number of messages")] = None,
 ) -> None:
     """Send dead letters back to their nodes; prints progress as JSON lines."""
-    if node is not None and node not in CONSUMERS:
-        fail(f"expected one of {', '.join(CONSUMERS)}, found {node!r}", EXIT_USAGE)
+    if node is not None and node not in ALL_CONSUMERS:
+        fail(f"expected one of {', '.join(ALL_CONSUMERS)}, found {node!r}", EXIT_USAGE)
     try:
         for progress in redriven(ReferenceSettings.load(data_dir), _name("redrive"), Wanted(node, reason, most)):
             say(progress)

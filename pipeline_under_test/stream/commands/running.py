@@ -17,7 +17,7 @@ from pipeline_under_test.stream.commands.options import DataDir, FaultOption, Fd
 from pipeline_under_test.stream.events.schema import producers_schema
 from pipeline_under_test.stream.kafka.topics import PARTITIONS
 from pipeline_under_test.stream.settings import ReferenceSettings, Retry
-from pipeline_under_test.stream.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
+from pipeline_under_test.stream.topology import ALL_CONSUMERS, COL_SERVICE, PIPELINE, TIERS_S
 
 app = typer.Typer()
 
@@ -27,6 +27,13 @@ def run(
     data_dir: DataDir,
     bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT (default: that of `lagloss up`)")] = "",
     brokers: Annotated[int, typer.Option(min=0, help="number of brokers to start, instead of using --bootstrap")] = 0,
+    database: Annotated[
+        str,
+        typer.Option(
+            help="postgresql://… in which the warehouse stores clicks (default: that of `lagloss up`; with --bootstrap "
+            "or --brokers there is no warehouse)"
+        ),
+    ] = "",
     pipeline: Annotated[str, typer.Option(help="name of the pipeline, and prefix of its topics and groups")] = PIPELINE,
     rate: Rate = 100.0,
     minutes: Annotated[float | None, typer.Option(help="minutes of load (default: until Ctrl-C)")] = None,
@@ -56,9 +63,13 @@ def run(
 
     if bootstrap and brokers:
         fail("expected either --bootstrap or --brokers, found both", EXIT_USAGE)
+    lagloss = None if bootstrap or brokers else LaglossSettings.load()
+    if lagloss is not None and not database and lagloss.database_url:
+        database = lagloss.require_database()
     settings = ReferenceSettings(
         data_dir=data_dir.absolute(),
-        bootstrap=bootstrap or ("" if brokers else LaglossSettings.load().require_kafka()),
+        bootstrap=bootstrap if lagloss is None else lagloss.require_kafka(),
+        database_url=database,
         pipeline=pipeline,
         seed=seed,
         exactly_once=exactly_once,
@@ -158,7 +169,7 @@ def _asked(injection: Injection) -> dict[str, object]:
 
 
 @app.command()
-def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_dir: DataDir) -> None:
+def node(node: Annotated[str, typer.Argument(help=", ".join(ALL_CONSUMERS))], data_dir: DataDir) -> None:
     """Run one process of a consuming node in a running pipeline."""
     from pipeline_under_test.stream.nodes.process import PROCESSES
 

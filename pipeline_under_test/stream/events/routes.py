@@ -1,4 +1,4 @@
-"""Routes: which events go to which connector, as definitions in a compacted Kafka topic.
+"""Routes: which events go to which destination, as definitions in a compacted Kafka topic.
 
 A record's key is the route's name, its value the route as JSON; a record without a value takes the route away. The
 topic is the table: a consumer that reads it from its beginning knows the routes, and reading on it learns each change.
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pipeline_under_test.stream.events.schema import Content
 from pipeline_under_test.stream.events.table_topic import TableTopic
-from pipeline_under_test.stream.topology import CONNECTORS, VENDORS, routes_topic
+from pipeline_under_test.stream.topology import ALL_NEXT, EVENT_ROUTER, VENDORS, WAREHOUSE, routes_topic
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ class TopicRoute(BaseModel):
     @field_validator("to")
     @classmethod
     def _is_connector(cls, to: str) -> str:
-        if to not in CONNECTORS:
-            raise ValueError(f"expected one of {', '.join(CONNECTORS)}, found {to!r}")
+        if to not in ALL_NEXT[EVENT_ROUTER]:
+            raise ValueError(f"expected one of {', '.join(ALL_NEXT[EVENT_ROUTER])}, found {to!r}")
         return to
 
     def fits(self, content: Content) -> bool:
@@ -49,6 +49,8 @@ def _fits(value: Any, expected: str | bool) -> bool:
 
 DEFAULT_ROUTES: Final = {vendor: TopicRoute(to=node, when={"vendors": vendor}) for vendor, node in VENDORS.items()}
 """Initial routes of a new pipeline: each vendor gets the events that name it."""
+WAREHOUSE_ROUTE: Final = TopicRoute(to=WAREHOUSE, when={"kind": "click"})
+"""In addition, of a pipeline with a database."""
 
 
 class Routes:
@@ -58,7 +60,7 @@ class Routes:
         self._routes = dict(routes)
 
     def destinations(self, content: Content) -> tuple[str, ...]:
-        """Return where an event with these fields goes, each connector once."""
+        """Return where an event with these fields goes, each once."""
         return tuple(dict.fromkeys(route.to for route in self._routes.values() if route.fits(content)))
 
     def change(self, changes: Iterable[tuple[str, bytes | None]]) -> None:
@@ -87,10 +89,11 @@ class RoutesTopic(TableTopic):
         self.routes.change(self.changes())
 
 
-def seed_routes(bootstrap: str, pipeline: str) -> None:
-    """Give a new pipeline its routes; one that has some keeps them."""
+def seed_routes(bootstrap: str, pipeline: str, *, warehouse: bool = False) -> None:
+    """Give a new pipeline its routes, with `warehouse` also to the table; one that has some keeps them."""
+    routes = {**DEFAULT_ROUTES, **({WAREHOUSE: WAREHOUSE_ROUTE} if warehouse else {})}
     table = TableTopic(bootstrap, routes_topic(pipeline))
     if not list(table.read_whole()):
-        for name, route in DEFAULT_ROUTES.items():
+        for name, route in routes.items():
             table.write(name, route.model_dump_json().encode())
     table.close()

@@ -32,16 +32,18 @@ class Position:
 class GroupWatcher:
     """Looks at consumer groups from outside. Its methods raise KafkaException if the broker does not answer in time."""
 
-    def __init__(self, bootstrap: str, pipeline: str) -> None:
+    def __init__(self, bootstrap: str, pipeline: str, nodes: Collection[str] = CONSUMERS) -> None:
         self._admin = AdminClient(KafkaConnection.of(bootstrap).client())
         self._groups = ConsumerGroups(bootstrap)
         self._pipeline = pipeline
+        self._nodes = nodes
 
     def close(self) -> None:
         self._groups.close()
 
-    def positions(self, nodes: Iterable[str] = CONSUMERS) -> dict[str, Position]:
-        """Return how far each of these nodes has come in its topic."""
+    def positions(self, nodes: Collection[str] = ()) -> dict[str, Position]:
+        """Return how far these nodes have come, each in its topic; by default all."""
+        nodes = nodes or self._nodes
         positions_ = self._positions(
             {group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in nodes}
         )
@@ -49,7 +51,7 @@ class GroupWatcher:
 
     def left(self, tiers_s: Iterable[float]) -> int:
         """Count records that are not done: in the nodes' topics, and in the global retrier's tiers."""
-        topics = {group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in CONSUMERS}
+        topics = {group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in self._nodes}
         tiers = [tier_topic(self._pipeline, seconds) for seconds in tiers_s]
         if tiers:
             topics[tiers_group(self._pipeline)] = tiers

@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.topics import create_missing
 from pipeline_under_test.stream.topology import (
-    CONSUMERS,
+    ALL_CONSUMERS,
     EVENT_ROUTER,
     dead_topic,
     filtered_topic,
@@ -70,7 +70,7 @@ def delete_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
 
 
 def _streams(pipeline: str, tiers_s: Iterable[float]) -> list[str]:
-    topics = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline), filtered_topic(pipeline)]
+    topics = [topic_of(pipeline, node) for node in ALL_CONSUMERS] + [dead_topic(pipeline), filtered_topic(pipeline)]
     return topics + [tier_topic(pipeline, seconds) for seconds in tiers_s]
 
 

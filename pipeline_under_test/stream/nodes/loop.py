@@ -44,7 +44,7 @@ from pipeline_under_test.stream.nodes.worker import (
     Worker,
 )
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.topology import GLOBAL_RETRIER, NEXT, RETRIED, group_of, topic_of
+from pipeline_under_test.stream.topology import ALL_NEXT, GLOBAL_RETRIER, RETRIED, group_of, topic_of
 
 log = logging.getLogger(__name__)
 
@@ -313,7 +313,7 @@ def next_nodes_of(node: str) -> Sequence[str] | None:
         return RETRIED
     if node in RETRIED:
         return (GLOBAL_RETRIER,)
-    return NEXT[node] if len(NEXT[node]) > 1 else None
+    return ALL_NEXT[node] if len(ALL_NEXT[node]) > 1 else None
 
 
 def _key(place: TopicPartition) -> Partition:

@@ -13,6 +13,7 @@ from pipeline_under_test.stream.nodes.loop import AtMostOnceLoop, Loop
 from pipeline_under_test.stream.nodes.relays import Normaliser, Router, TopicOutlet
 from pipeline_under_test.stream.nodes.retrier import retrier
 from pipeline_under_test.stream.nodes.transaction import TransactionalLoop
+from pipeline_under_test.stream.nodes.warehouse import warehouse
 from pipeline_under_test.stream.nodes.worker import EventOutlet, Worker
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import (
@@ -22,6 +23,7 @@ from pipeline_under_test.stream.topology import (
     EVENT_ROUTER,
     GLOBAL_RETRIER,
     SHADOW,
+    WAREHOUSE,
     routes_topic,
     topic_of,
 )
@@ -64,5 +66,6 @@ PROCESSES: Final[dict[str, Callable[[ReferenceSettings], tuple[Worker, EventOutl
     CONN_FB: partial(connector, CONN_FB),
     GLOBAL_RETRIER: retrier,
     SHADOW: _shadow,
+    WAREHOUSE: warehouse,
 }
 """How a process of each consuming node is put together."""

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+import psycopg
 from confluent_kafka import KafkaException
 
 from lagloss_server.ops.processes import log_tail, python, spawn, terminate
 from pipeline_under_test.harness.brokers import BrokerFaults
 from pipeline_under_test.harness.group import Group
-from pipeline_under_test.harness.ledger import LedgerReader
+from pipeline_under_test.harness.ledger import LedgerEntry, LedgerReader
 from pipeline_under_test.stream.events.routes import seed_routes
 from pipeline_under_test.stream.kafka.positions import GroupWatcher
 from pipeline_under_test.stream.kafka.topics import create_shadow_topics, create_topics
@@ -22,7 +23,8 @@ from pipeline_under_test.stream.nodes.serving import listening_socket, url_of
 from pipeline_under_test.stream.processes.process_faults import ProcessFaults
 from pipeline_under_test.stream.processes.scaling import NO_SCALING, Scaler, Scaling
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.topology import COL_SERVICE, CONSUMERS, SHADOW
+from pipeline_under_test.stream.table import create_table, stored_rows
+from pipeline_under_test.stream.topology import COL_SERVICE, SHADOW
 from pipeline_under_test.stream.traffic.load import LOAD
 from pipeline_under_test.stream.truth import StreamTruth
 
@@ -84,7 +86,7 @@ class Runner:
         words: dict[str, tuple[str, ...]] = {
             node: (node, "--fd", str(listening.fileno())) for node, listening in self._listening.items()
         }
-        words |= {node: ("node", node) for node in CONSUMERS}
+        words |= {node: ("node", node) for node in settings.consumers}
         self.groups = {node: self._group(node, args, *scaling.bounds(node)) for node, args in words.items()}
         if settings.shadow:
             self.groups[SHADOW] = self._shadow_group()
@@ -92,8 +94,9 @@ class Runner:
         self._brokers = brokers
         self._load_process: subprocess.Popen[bytes] | None = None
         self._ledger = LedgerReader(settings.ledger_dir)
+        self._rows = stored_rows(settings)
         self._truth = StreamTruth()
-        self._watcher = GroupWatcher(settings.bootstrap, settings.pipeline)
+        self._watcher = GroupWatcher(settings.bootstrap, settings.pipeline, settings.consumers)
         self._scaler = Scaler(scaling, ratings, self.groups, self._watcher, settings.data_dir)
         self._next_progress = 0.0
         self._generated = (time.monotonic(), 0)
@@ -133,6 +136,7 @@ class Runner:
         finally:
             self._scaler.stop()
             self._watcher.close()
+            self._rows.close()
             for group in self.groups.values():
                 group.abort()
             if self._load_process is not None:
@@ -145,7 +149,9 @@ class Runner:
         create_topics(settings.bootstrap, settings.pipeline, settings.tiers_s)
         if settings.shadow:
             create_shadow_topics(settings.bootstrap, settings.shadow_settings().pipeline)
-        seed_routes(settings.bootstrap, settings.pipeline)
+        if settings.database_url:
+            create_table(settings.database_url, settings.pipeline)
+        seed_routes(settings.bootstrap, settings.pipeline, warehouse=bool(settings.database_url))
         deadline = time.monotonic() + START_TIMEOUT_S
         self._tend()
         while not self._ready():
@@ -165,7 +171,7 @@ class Runner:
         return [group for node, group in self.groups.items() if node != SHADOW]
 
     def _ready(self) -> bool:
-        return all(group.is_ready for group in self._main()) and self._watcher.all_assigned(CONSUMERS)
+        return all(group.is_ready for group in self._main()) and self._watcher.all_assigned(self._settings.consumers)
 
     def _load(self) -> Iterator[dict[str, Any]]:
         if self._is_stop_requested():
@@ -208,7 +214,7 @@ class Runner:
         if self._is_stop_requested(times=2):
             for group in self.groups.values():
                 group.terminate()
-        for node in (COL_SERVICE, *CONSUMERS, RECEIVER, *self.groups.keys() & {SHADOW}):
+        for node in (COL_SERVICE, *self._settings.consumers, RECEIVER, *self.groups.keys() & {SHADOW}):
             self.groups[node].end()
             if self._is_progress_due():
                 yield self._progress("ending")
@@ -234,7 +240,8 @@ class Runner:
 
     def _progress(self, phase: str) -> dict[str, Any]:
         self._next_progress = time.monotonic() + PROGRESS_EVERY_S
-        touched = self._truth.add(self._ledger.new_entries())
+        stored = self._new_rows()
+        touched = self._truth.add(self._ledger.new_entries()) | self._truth.add_rows(stored)
         now, generated = time.monotonic(), self._truth.entries["generated"]
         since, before = self._generated
         self._generated = (now, generated)
@@ -253,6 +260,14 @@ class Runner:
             "lost": self._truth.entries["lost"],
             "windows": [_headline(self._truth.document(start)) for start in sorted(touched)],
         }
+
+    def _new_rows(self) -> list[LedgerEntry]:
+        """Return what the table has got; nothing while its server is away, which the pipeline survives."""
+        try:
+            return self._rows.new_entries()
+        except psycopg.OperationalError as error:
+            log.warning("reading the table: %s", error)
+            return []
 
 
 def _headline(document: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pipeline_under_test.stream.events.event import Event, NoIdentity
 from pipeline_under_test.stream.kafka.clients import ReliableProducer
 from pipeline_under_test.stream.kafka.offset_range_reader import OffsetRangeReader, Offsets
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.topology import CONSUMERS, dead_topic, redrive_group, topic_of
+from pipeline_under_test.stream.topology import ALL_CONSUMERS, dead_topic, redrive_group, topic_of
 
 REDRIVE: Final = "redrive"
 POLL_S: Final = 0.05
@@ -52,7 +52,7 @@ class Wanted:
             event = Event.from_record(record)
         except NoIdentity:
             return None
-        fits = event.back_to in CONSUMERS and self.node in (None, event.back_to) and self.reason in event.reason
+        fits = event.back_to in ALL_CONSUMERS and self.node in (None, event.back_to) and self.reason in event.reason
         return event if fits else None
 
 

@@ -145,6 +145,7 @@ def test_killed_at_four_points_it_leaves_all_tables_as_an_undisturbed_run_does(
         for number, (_, point, marker, permit) in enumerate(modules):
             wait_until(marker.exists, 90, f"for {point}")  # it has the lease, which the next one shall wait for
             assert marker.read_text() == point
+            assert not stands_by(process)  # it is in the middle of its first round, after it waited for the lease
             follower = begin(number + 1)
             wait_until(lambda it=follower: stands_by(it), 90, f"for who follows {point}")
             assert httpx2.get(f"{follower.url}/readyz").status_code == 503

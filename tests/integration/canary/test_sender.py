@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
+import psycopg
 import pytest
 
 from canary import sender as sending
-from canary.plan import LOSING, MESSAGES, MINUTE_S, Fate, MinutePlan, plan_of
+from canary.plan import LATE_MS, LOSING, MESSAGES, MINUTE_S, RARE, MinutePlan, plan_of
 from canary.sender import CanarySender, Disturbed
+from canary.table import CanaryTable
 from lagloss.broker.topics import connect, create_canary_topic
 from lagloss.testing import RecordedPipeline, recorded
+from lagloss_server.model.canary import TABLE
 from tests.support.closers import wait_until
 from tests.support.kafka_log import read_all
-
-KINDS: tuple[Fate, ...] = ("lost", "late", "doubled", "corrupted", "dead")
 
 
 class Clock:
@@ -30,14 +32,14 @@ class Clock:
 
 
 def rich_plan() -> MinutePlan:
-    """This minute's plan, by a secret with which it has every fault."""
+    """A plan of this minute with every fault at every place, spread over its messages."""
     start_s = int(time.time()) // MINUTE_S * MINUTE_S
-    for number in range(100_000):
-        plan = plan_of(number.to_bytes(32), start_s)
-        places = {message.place for message in plan.messages}
-        if all(plan.of_fate(kind) for kind in KINDS) and places >= set(LOSING):
-            return plan
-    raise AssertionError
+    faults = [*(("lost", place) for place in LOSING[:2]), *RARE]
+    messages = [replace(m, fate="delivered", place="", delay_ms=0) for m in plan_of(bytes(32), start_s).messages]
+    for index, (fate, place) in zip(range(0, MESSAGES, MESSAGES // len(faults)), faults, strict=False):
+        delay_ms = LATE_MS[0] if fate == "late" else 0
+        messages[index] = replace(messages[index], fate=fate, place=place, delay_ms=delay_ms)
+    return MinutePlan(start_s, tuple(messages))
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def pipeline() -> Iterator[RecordedPipeline]:
 def test_each_message_meets_its_fate_and_no_other(kafka_bootstrap: str, topic: str, pipeline: RecordedPipeline) -> None:
     plan = rich_plan()
     clock = Clock(plan.start_s)
-    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: clock.now_s)
+    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", now_s=lambda: clock.now_s)
 
     minute = sender.send(plan, clock.tick)
 
@@ -85,6 +87,40 @@ def test_each_message_meets_its_fate_and_no_other(kafka_bootstrap: str, topic: s
     sender.close()
 
 
+def test_with_a_table_what_is_delivered_is_a_row_of_it(
+    kafka_bootstrap: str, topic: str, pipeline: RecordedPipeline, module_database_url: str
+) -> None:
+    plan = rich_plan()
+    clock = Clock(plan.start_s)
+    sender = CanarySender(
+        kafka_bootstrap, "http://127.0.0.1:9", "", CanaryTable(module_database_url), lambda: clock.now_s
+    )
+
+    minute = sender.send(plan, clock.tick)
+
+    wait_until(lambda: sender.is_confirmed(minute), what="for the acknowledgements")
+    beacons = Counter(seen.checkpoint for seen in pipeline.observations())
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        rows = connection.execute(f"SELECT id, (extract(epoch FROM event_time) * 1000)::bigint FROM {TABLE}").fetchall()
+        ends = {message.id: plan.start_s * 1_000 + message.offset_ms for message in plan.messages}
+        delivered = {message.id for message in plan.messages if message.fate not in ("lost", "dead")}
+        assert dict(rows) == {name: ends[name] for name in delivered}
+        assert beacons["store.in"] >= len(delivered)
+        assert beacons["store.out"] == 0
+        connection.execute(f"UPDATE {TABLE} SET event_time = event_time - interval '2 hours'")
+        sender._deliver([])
+        assert connection.execute(f"SELECT count(*) FROM {TABLE}").fetchone() == (0,)
+        connection.execute(f"DROP TABLE {TABLE}")
+        again = rich_plan()
+        clock.now_s = again.start_s
+        with pytest.raises(Disturbed, match=f"table {TABLE}") as disturbed:
+            sender.send(again, clock.tick)
+        assert sender._store.in_flight == 0, disturbed  # though its frames, and so the late message, are still alive
+        sender._deliver([])
+        assert connection.execute("SELECT to_regclass(%s)", (TABLE,)).fetchone() != (None,)
+    sender.close()
+
+
 def test_a_minute_without_its_topic_is_disturbed_and_leaves_nothing_in_flight(
     kafka_bootstrap: str, topic: str, pipeline: RecordedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +128,7 @@ def test_a_minute_without_its_topic_is_disturbed_and_leaves_nothing_in_flight(
     admin.delete_topics([topic])[topic].result(20)
     plan = rich_plan()
     clock = Clock(plan.start_s)
-    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: clock.now_s)
+    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", now_s=lambda: clock.now_s)
 
     with pytest.raises(Disturbed, match=topic):
         sender.send(plan, clock.tick)
@@ -111,7 +147,7 @@ def test_a_sender_that_was_paused_says_so(
     def pausing(wait_s: float) -> None:
         clock.now_s += wait_s if clock.now_s < plan.start_s + 2 else pause_s
 
-    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: clock.now_s)
+    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", now_s=lambda: clock.now_s)
     with pytest.raises(Disturbed, match="the sender was paused"):
         sender.send(plan, pausing)
     sender.close()
@@ -122,7 +158,7 @@ def test_a_tick_can_end_a_minute(kafka_bootstrap: str, topic: str, pipeline: Rec
         raise Disturbed("the clock was set by +60 s")
 
     plan = rich_plan()
-    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", lambda: plan.start_s)
+    sender = CanarySender(kafka_bootstrap, "http://127.0.0.1:9", "", now_s=lambda: plan.start_s)
     with pytest.raises(Disturbed, match="the clock was set"):
         sender.send(plan, ending)
     sender.close()

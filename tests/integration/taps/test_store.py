@@ -43,14 +43,14 @@ def advance(store: TapStore, emitter: bytes, number: int) -> None:
 
 def test_a_tap_has_one_owner_until_that_releases_it_or_its_process_ends(stores: list[TapStore], emitter: bytes) -> None:
     mine, other = stores
-    assert mine.claim(emitter)
-    assert mine.claim(emitter)
-    assert other.claim(emitter) is None
+    assert mine.claim(emitter, TapPlan.of)
+    assert mine.claim(emitter, TapPlan.of)
+    assert other.claim(emitter, TapPlan.of) is None
     mine.release(emitter)
-    assert other.claim(emitter)
-    assert mine.claim(emitter) is None
+    assert other.claim(emitter, TapPlan.of)
+    assert mine.claim(emitter, TapPlan.of) is None
     other.close()
-    wait_until(lambda: mine.claim(emitter) is not None, 5, "for the tap to be free")
+    wait_until(lambda: mine.claim(emitter, TapPlan.of) is not None, 5, "for the tap to be free")
 
 
 def test_who_was_cut_off_stores_no_plan_and_owns_the_tap_again_if_nobody_took_it(
@@ -58,20 +58,20 @@ def test_who_was_cut_off_stores_no_plan_and_owns_the_tap_again_if_nobody_took_it
 ) -> None:
     monkeypatch.setattr(tap_store, "LOST_AFTER_S", 3.0)  # who is held up for longer, by a busy machine, is cut off, too
     mine, other = stores
-    assert mine.claim(emitter)
+    assert mine.claim(emitter, TapPlan.of)
     advance(mine, emitter, 1)
     assert mine._session
     backend = mine._session.connection.info.backend_pid
     with tap_engine.begin() as connection:
         connection.execute(text("SELECT pg_terminate_backend(:pid, 20000)"), {"pid": backend})
-    assert other.claim(emitter)
+    assert other.claim(emitter, TapPlan.of)
     with pytest.raises(NotOwned):
         advance(mine, emitter, 2)
     with pytest.raises(NotOwned):
         mine.note_trouble(emitter, "no answer")
     advance(other, emitter, 2)
     other.close()
-    wait_until(lambda: mine.claim(emitter) is not None, 15, "for the tap to be free")
+    wait_until(lambda: mine.claim(emitter, TapPlan.of) is not None, 15, "for the tap to be free")
     advance(mine, emitter, 3)
 
 
@@ -80,10 +80,10 @@ def test_plans_of_many_taps_are_stored_together_save_those_that_another_owns(sto
     emitters = [uuid.uuid4().bytes for _ in range(3)]
     for emitter, owner in zip(emitters, (mine, mine, other), strict=True):
         mine.add(RunningTap(TAP, emitter, 0), FIRST)
-        assert owner.claim(emitter)
+        assert owner.claim(emitter, TapPlan.of)
     plan, counts = replace(FIRST, number=1, positions={0: 7}, through_ms=9), TapCounts(seen=5)
     assert mine.advance_all([NextPlan(emitter, plan, counts, "log") for emitter in emitters]) == {*emitters[:2]}
     assert mine.advance_all([NextPlan(emitters[0], plan, counts, "log")]) == set()
-    owned = mine.claim(emitters[0])
+    owned = mine.claim(emitters[0], TapPlan.of)
     assert owned is not None
     assert (owned.plan, owned.counts) == (plan, counts)

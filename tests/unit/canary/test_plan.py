@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from canary.plan import ALERTING_PLACES, BURST_MS, HOUR_S, LOSING, MESSAGES, MINUTE_S, RARE, plan_of
 from lagloss_server.extraction import Extractor, Records
-from lagloss_server.model.canary import PLACE_TARGET, TARGET_LAG_MS
+from lagloss_server.model.canary import PLACE_TARGET, STORE, TARGET_LAG_MS
 from lagloss_server.model.canary_definition import canary_definition
 
 SECRETS = st.binary(min_size=32, max_size=32)
@@ -91,3 +91,12 @@ def test_the_tap_reads_what_the_sender_writes() -> None:
     extracted = Extractor(tap.extraction).extract(records)
 
     assert (extracted.ids, extracted.event_ms.tolist(), extracted.unreadable) == ([b"canary-0f"], [at_ms], {})
+
+
+def test_where_a_table_is_named_it_is_the_end_of_the_pipeline() -> None:
+    definition = canary_definition(has_table=True)
+    (table,) = definition.table_taps
+
+    assert (table.node, table.places, table.source) == (STORE, ("out",), "table public.lagloss_canary of canary")
+    assert definition.graph.checkpoints == canary_definition().graph.checkpoints
+    assert not canary_definition().table_taps

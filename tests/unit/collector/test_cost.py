@@ -24,8 +24,10 @@ from fastapi import FastAPI, Response
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
+from structlog.testing import capture_logs
 
 from collector import beacons, intake, runs, traces
+from collector import services as services_module
 from collector.access import RATE_WINDOW_S, Access
 from collector.batches import BeaconBatch, Seen
 from collector.bodies import UNIT_BYTES, Bodies
@@ -251,6 +253,23 @@ def test_refused_requests_cost_as_accepted_ones_do() -> None:
     statuses = [answer.status_code for answer in Intake(p=1, q=1).post(*refused, *refused, batch_of("q", 1))]
     assert all(400 <= status < 429 for status in statuses[:10])
     assert statuses[10:] == [429, 429, 202]  # and no other token pays
+
+
+def test_the_log_says_whose_requests_were_refused_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = [request("/v1/beacons", JSON, b"{", token) for token in ("p", "p", "q", "p")]
+
+    def logged() -> list[tuple[str, str, int, int]]:
+        with capture_logs() as entries:
+            Intake(p=100, q=100).post(*bad, request("/v1/beacons", JSON, b"{}", "unknown"))
+        refused = [entry for entry in entries if entry["event"] == "requests refused"]
+        return [(entry["pipeline"], entry["token"], entry["status"], entry["number"]) for entry in refused]
+
+    first = logged()
+    assert [(pipeline, number) for pipeline, _, _, number in first] == [("p", 1), ("q", 1), (None, 1)]
+    assert [token is None for _, token, _, _ in first] == [False, False, True]
+    assert [status for _, _, status, _ in first] == [422, 422, 401]
+    monkeypatch.setattr(services_module, "LOGGED_EACH_S", 0.0)
+    assert [pipeline for pipeline, _, _, _ in logged()] == ["p", "p", "q", "p", None]
 
 
 def batch_of(token: str, beacons: int, **more: Any) -> dict[str, Any]:

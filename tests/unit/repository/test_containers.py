@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -13,12 +15,16 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from hatchling.builders.utils import get_reproducible_timestamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lagloss_server.net.table_urls import variable_of
+from pipeline_under_test.batch.topology import definitions
 from tests.support.compose import broker_check
 
 ROOT = Path(__file__).parents[3]
@@ -80,6 +86,35 @@ def test_a_service_has_a_limit_of_memory_into_which_its_heap_fits(name: str) -> 
     for heap in re.findall(r"-Xmx(\S+)", service["environment"].get("KAFKA_HEAP_OPTS", "")):
         assert mib(heap) <= limit // 2
     assert ("KAFKA_HEAP_OPTS" in service["environment"]) == name.startswith("kafka-")
+
+
+def test_the_taps_can_read_the_tables_of_the_batch_pipeline() -> None:
+    batch = {name: service for name, service in SERVICES.items() if service["image"] == "lagloss-batch"}
+    assert batch.keys() == {"batch-prepare", "landing", "db-import", "index-import", "airflow"}
+    database = urlsplit(batch["db-import"]["environment"]["SCORES_DATABASE_URL"]).path.lstrip("/")
+    assert {tap.table.database for tap in definitions()[0].table_taps} == {database}
+    assert {service["environment"]["SCORES_TABLES"] for service in batch.values()} == {"true"}
+    (secret,) = SERVICES["taps"]["secrets"]
+    assert SERVICES["taps"]["environment"] == {f"{variable_of(database)}_FILE": f"/run/secrets/{secret}"}
+    assert secret in yaml.safe_load((ROOT / FILES[1]).read_text())["secrets"]
+    spooled = {name for name, service in batch.items() if "LAGLOSS_SPOOL_DIR" in service["environment"]}
+    assert spooled == {"landing", "db-import", "index-import"}
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"localstack"}))  # that emulates AWS for a demo
+def test_a_service_has_the_least_rights(name: str) -> None:
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["pids_limit"] == 1024
+    is_ours = not name.startswith("kafka-") and name != "postgres"
+    assert service.get("read_only", False) == is_ours
+    if name == "postgres":  # root at its start; what the entrypoint needs to become another user, and no more
+        assert service["cap_add"] == ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETGID", "SETUID"]
+    else:
+        assert "cap_add" not in service
+    assert not {"privileged", "devices", "network_mode", "pid", "ipc"} & service.keys()
+    assert not [mount for mount in service.get("volumes", ()) if "docker.sock" in mount]
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES.keys() - set(ONCE)))
@@ -214,6 +249,34 @@ def test_pip_fetches_nothing_that_no_lock_holds() -> None:
         assert re.search("^setuptools==", (ROOT / lock).read_text(), re.MULTILINE), lock  # it builds pyspark
 
 
+def test_what_an_image_compiles_depends_on_the_sources_only(tmp_path: Path) -> None:
+    caches = []
+    for number in (1, 2):
+        folder = tmp_path / str(number) / "code"
+        folder.mkdir(parents=True)
+        for name, text in (("program", "import part"), ("part", "WORDS = {'a', 'b', 'c'}"), ("other", "")):
+            (folder / f"{name}.py").write_text(text)
+            os.utime(folder / f"{name}.py", (number, number))
+        variables = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": str(number)}
+        environment = os.environ | variables | {"PYTHONPYCACHEPREFIX": str(tmp_path / "cache")}
+        subprocess.run([sys.executable, ROOT / "deploy" / "compile.py", "program"], env=environment, check=True)
+        compiled = {path.stem.split(".")[0]: path for path in (tmp_path / "cache" / str(folder)[1:]).iterdir()}
+        assert compiled.keys() == {"program", "part"}
+        caches.append({name: path.read_bytes()[:16] for name, path in compiled.items()})
+        assert all(head[4:8] == b"\1\0\0\0" for head in caches[-1].values())  # by hash, which no import checks
+    assert caches[0] == caches[1]
+
+
+def test_a_second_build_of_an_image_has_the_same_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    (epoch,) = re.findall(r"^ARG SOURCE_DATE_EPOCH=(\d+)$", DOCKERFILE, re.MULTILINE)
+    assert int(epoch) == get_reproducible_timestamp()
+    for name in ("packages", "services", "aggregator"):
+        assert not re.search("python -c|Xshare:dump", stages()[name])
+    assert "/var/log/*.log" in stages()["packages"]
+    assert "ENV PYTHONDONTWRITEBYTECODE=1" in stages()["packages"]
+
+
 def test_no_lock_and_no_tool_of_the_build_stays_in_an_image() -> None:
     for name, text in stages().items():
         if name != "wheels":
@@ -283,11 +346,14 @@ def test_images_of_a_release_are_built_on_a_base_with_a_digest_only() -> None:
         assert done.returncode == 2
         assert "a tag may be moved" in done.stderr
     base = "python:3.11@sha256:ab"
+    (epoch,) = re.findall(r"^ARG SOURCE_DATE_EPOCH=(\d+)$", DOCKERFILE, re.MULTILINE)
     for builder in ("docker", "podman", "buildah"):
         command = ["make", "--dry-run", "images", f"BASE={base}", "IMAGE=r/lagloss", f"BUILDER={builder}"]
         recipe = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
         built = re.findall(rf"^{builder} build .*BASE='(\S+)' --target (\w+) -t '(\S+):\d", recipe, re.MULTILINE)
         assert built == [(base, "services", "r/lagloss"), (base, "aggregator", "r/lagloss-aggregator")]
+        time = f"--build-arg SOURCE_DATE_EPOCH={epoch}" if builder == "docker" else f"--timestamp {epoch}"
+        assert recipe.count(time) == 2
 
 
 def test_images_are_built_by_what_there_is(tmp_path: Path) -> None:

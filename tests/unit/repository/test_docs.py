@@ -113,11 +113,19 @@ def environment_variables() -> set[str]:
 
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+ASSIGNMENTS = (ast.Assign, ast.AnnAssign)
 
 
 def defined_names(path: Path, *kinds: type[ast.AST]) -> set[str]:
     nodes = ast.walk(ast.parse(path.read_text("utf-8")))
     return {n.name for n in nodes if isinstance(n, DEFINITIONS) and isinstance(n, kinds or DEFINITIONS)}
+
+
+def constants_of(path: Path) -> set[str]:
+    """The names that a module gives to values."""
+    nodes = ast.parse(path.read_text("utf-8")).body
+    assigned = [n.targets if isinstance(n, ast.Assign) else [n.target] for n in nodes if isinstance(n, ASSIGNMENTS)]
+    return {target.id for targets in assigned for target in targets if isinstance(target, ast.Name)}
 
 
 def commands_of(group: Any, prefix: str = "") -> dict[str, Any]:
@@ -408,7 +416,7 @@ def test_links_of_a_page_lead_somewhere(path: Path) -> None:
         if anchor:
             assert anchor in anchors(found), link
         if found.suffix == ".py" and re.fullmatch(r"`\w+`", text):
-            assert text.strip("`") in defined_names(found), f"{text} in {link}"
+            assert text.strip("`") in defined_names(found) | constants_of(found), f"{text} in {link}"
 
 
 def test_access_files_of_the_docs_and_the_examples_can_be_used_and_say_the_same_of_defaults() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
+import uuid
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -22,7 +25,7 @@ from lagloss_server.ops import jars
 from tests.support.image_spark import unused_paths
 
 ROOT = Path(__file__).parents[3]
-WITHOUT_LICENCE = {"protobuf"}
+WITHOUT_LICENCE = {"protobuf", "thrift"}
 """Packages that name no licence in a way that a machine reads."""
 
 Bills = dict[str, dict[str, Any]]
@@ -42,7 +45,9 @@ def sbom() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def bills(sbom: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Bills:
-    paths = sbom.write(tmp_path_factory.mktemp("sbom"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SOURCE_DATE_EPOCH", raising=False)
+        paths = sbom.write(tmp_path_factory.mktemp("sbom"))
     return {path.name.removesuffix(f"-{__version__}.cdx.json"): json.loads(path.read_text()) for path in paths}
 
 
@@ -138,6 +143,21 @@ def test_the_scripts_that_lie_in_the_tree_are_named_with_their_versions(sbom: Mo
         assert {f"pkg:npm/{script}@{version}" for script, version in sbom.SCRIPTS.items()} <= {
             each.get("purl") for each in bills[name]["components"]
         }
+
+
+def test_bills_of_the_same_packages_are_the_same_wherever_and_whenever_they_are_written(
+    bills: Bills, tmp_path: Path
+) -> None:
+    variables = {"TZ": "Asia/Tokyo", "LC_ALL": "C", "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "1790000000"}
+    command = [sys.executable, "-P", ROOT / "packaging" / "sbom.py", tmp_path]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | variables, umask=0o077, check=True, capture_output=True)
+    for name, bill in bills.items():
+        again = json.loads((tmp_path / f"{name}-{__version__}.cdx.json").read_text())
+        assert again["metadata"].pop("timestamp") == "2026-09-21T14:13:20Z"  # the one that was asked for
+        del again["serialNumber"]
+        untimed = {key: value for key, value in bill.items() if key != "serialNumber"}
+        assert json.dumps(again) == json.dumps(untimed)
+        assert bill["serialNumber"] == uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(untimed)).urn
 
 
 def test_an_environment_that_is_not_the_locks_makes_no_bill(sbom: ModuleType) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,6 +17,7 @@ import yaml
 import lagloss
 from lagloss_server.base.database_url import connection_options
 from lagloss_server.base.settings import Settings
+from lagloss_server.ops.jars import sha256_of
 from pipeline_under_test.batch.__main__ import app as batch_commands
 from pipeline_under_test.batch.settings import ENV_PREFIX, BatchSettings
 
@@ -112,14 +115,37 @@ def test_every_folder_of_code_lies_in_one_wheel() -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
+def built(folder: Path, root: Path = ROOT, umask: int = -1, **variables: str) -> dict[str, Path]:
     """Both wheels by name, built with the locked hatchling."""
-    folder = tmp_path_factory.mktemp("dist")
+    environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"} | variables
     for name in WHEELS:
         command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
-        subprocess.run(command, cwd=ROOT / "packaging" / name, check=True, capture_output=True)
-    return {name: zipfile.ZipFile(next(folder.glob(f"{name.replace('-', '_')}-*.whl"))) for name in WHEELS}
+        where = root / "packaging" / name
+        subprocess.run(command, cwd=where, env=environment, umask=umask, check=True, capture_output=True)
+    return {name: next(folder.glob(f"{name.replace('-', '_')}-*.whl")) for name in WHEELS}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
+    return {name: zipfile.ZipFile(path) for name, path in built(tmp_path_factory.mktemp("dist")).items()}
+
+
+def test_wheels_are_the_same_bytes_wherever_and_whenever_they_are_built(
+    wheels: dict[str, zipfile.ZipFile], tmp_path: Path
+) -> None:
+    checkout = tmp_path / "elsewhere"
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ["packaging", *CHECKOUT["packages"][::-1], "scenarios", "migrations"]:  # in another order
+        shutil.copytree(ROOT / name, checkout / name, ignore=ignored)
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    for path in checkout.rglob("*"):  # as a checkout of another day with a umask of 077
+        path.chmod(path.stat().st_mode & 0o700)
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    again = built(tmp_path / "dist", checkout, 0o077, TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED="7")
+    for name, wheel in wheels.items():
+        assert wheel.filename is not None
+        assert sha256_of(again[name]) == sha256_of(Path(wheel.filename)), name
 
 
 def test_wheels_hold_code_and_what_it_reads_and_nothing_else(wheels: dict[str, zipfile.ZipFile]) -> None:
@@ -180,7 +206,7 @@ def test_the_compose_files_name_only_services_volumes_and_secrets_that_they_decl
             assert set(service.get("depends_on", ())) <= declared["services"], name
             mounts = [mount.split(":")[0] for mount in service.get("volumes", ())]
             assert {mount for mount in mounts if "/" not in mount} <= declared["volumes"], name
-            assert set(service.get("secrets", ())) <= {"postgres-password"}, name
+            assert set(service.get("secrets", ())) <= declared["secrets"], name
 
 
 def test_the_batch_pipeline_in_containers_runs_commands_that_there_are_with_settings_that_there_are() -> None:

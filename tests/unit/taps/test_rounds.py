@@ -85,7 +85,7 @@ class Plans:
     def is_read(self, pipeline: str, topic: str) -> bool:
         return False
 
-    def claim(self, emitter: bytes) -> OwnedTap | None:
+    def claim(self, emitter: bytes, _read: object) -> OwnedTap[TapPlan] | None:
         return None if emitter in self.taken else OwnedTap(self.plans[emitter], (), TapCounts())
 
     def advance(self, emitter: bytes, plan: TapPlan, *_: object) -> None:
@@ -152,7 +152,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    for module in ("taps.runner", "taps.rounds"):
+    for module in ("taps.plan_runner", "taps.runner", "taps.rounds"):
         monkeypatch.setattr(f"{module}.TURN_S", 0.05)
     made = World()
     made.rounds.start()
@@ -176,7 +176,7 @@ def test_taps_that_rest_report_together_each_plan_once(world: World) -> None:
     for emitter in world.runners:
         numbers = world.numbers(emitter)
         assert numbers == sorted(set(numbers))
-        assert [plan.number for plan in world.carried_out[emitter]][: len(numbers)] == numbers
+        assert [plan.sequence for plan in world.carried_out[emitter]][: len(numbers)] == numbers
 
 
 def test_taps_that_rest_look_once_a_minute_and_report_between(world: World) -> None:
@@ -230,7 +230,7 @@ def test_a_cluster_that_is_away_is_noticed_and_taps_rest_again_afterwards(world:
 def test_reports_that_the_broker_does_not_take_wait_and_are_sent_once_it_does(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("taps.runner", "taps.rounds"):
+    for module in ("taps.plan_runner", "taps.rounds"):
         monkeypatch.setattr(f"{module}.ACKNOWLEDGED_S", 0.1)
     until(lambda: all(runner.resting is not None for runner in world.runners.values()))
     world.memory.down = True

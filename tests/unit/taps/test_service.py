@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lagloss_server.model.tables import TableSpec, TableTap
 from lagloss_server.model.taps import Tap
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.unreadable import ReadRows
@@ -39,20 +40,43 @@ class Runner:
         self.stopped.set()
 
 
+class Recheck(Runner):
+    """One that ends when it is told to, after it was stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = threading.Event()
+
+    def step(self) -> float | None:
+        return None if self.ends.is_set() else 0.01
+
+    def stop(self) -> None:  # type: ignore[override]
+        self.stopped.set()
+
+
 class Service(TapService):
     """Starts runners that read nothing."""
 
     def __init__(self) -> None:
         super().__init__("", "")
         self.runners: list[Runner] = []
+        self.rechecks: list[Recheck] = []
         self.pool: TurnPool[Any] = TurnPool("taps")
 
     def _cluster(self, name: str, taps: Any) -> Any:
         return SimpleNamespace(pool=self.pool)
 
-    def _runner(self, running: RunningTap, taps: Any, shared: Any) -> Any:
+    def _runner(self, running: RunningTap, tap: Tap, taps: Any, shared: Any) -> Any:
         self.runners.append(Runner())
         return self.runners[-1]
+
+    def _table_runner(self, running: RunningTap, tap: TableTap, taps: Any) -> Any:
+        self.runners.append(Runner())
+        return self.runners[-1]
+
+    def _recheck_runner(self, running: RunningTap, tap: TableTap, taps: Any) -> Any:
+        self.rechecks.append(Recheck())
+        return self.rechecks[-1]
 
     def follow(self, wanted: dict[bytes, RunningTap], waiting: set[str], stored: list[RunningTap]) -> None:
         taps: Any = SimpleNamespace(stored=lambda: ReadRows(stored))
@@ -73,6 +97,29 @@ def test_a_tap_whose_pipeline_waits_stops_and_is_not_closed_and_goes_on_afterwar
     taps.follow({}, set(), [running])
     assert taps.runners[1].closed
     assert taps.pool.close(10)
+
+
+@pytest.mark.parametrize("recheck", [None, "7d"])
+def test_rows_of_a_table_are_compared_in_turns_of_their_own_until_the_tap_stops(recheck: str | None) -> None:
+    spec = TableSpec(database="shop", table="a.b", id="id", event_time="at", cursor="n", recheck=recheck)
+    running = RunningTap(TableTap("orders", "sink", spec, ("out",), first=False), b"1" * 16, 0)
+    taps = Service()
+    taps.follow({running.emitter: running}, set(), [])
+    assert len(taps.rechecks) == (0 if recheck is None else 1)
+    (started,) = taps._running.values()
+    taps.follow({}, set(), [running])
+    (runner,) = taps.runners
+    assert runner.closed
+    started.pool.await_ends([runner], 10)
+    for compared in taps.rechecks:
+        assert compared.stopped.is_set()
+        assert not started.has_ended
+        compared.ends.set()
+        started.pool.await_ends([compared], 10)
+    assert started.has_ended
+    taps.follow({}, set(), [running])  # another process left it unclosed
+    assert len(taps.rechecks) == (0 if recheck is None else 1)
+    assert started.pool.close(10)
 
 
 @pytest.mark.parametrize("error", [ValueError("a row"), RecursionError()], ids=lambda error: type(error).__name__)

@@ -31,8 +31,10 @@ from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
+from lagloss_server.store.schema.taps import LostAfterwardsMessageRow, LostAfterwardsRow
 from lagloss_server.store.store import Store
 from tests.support.closers import wait_until
+from tests.support.lost_rows import store_lost
 from tests.support.stored_windows import NOW_MS, TODAY_S, Stored, days_ago
 from tests.support.window_documents import documents, store_missing
 
@@ -311,6 +313,8 @@ def test_rows_without_partitions_go_by_age(pruned: Pruned) -> None:
             due_ms = 1_000 * days_ago(days)
             run = RunReport("dag", f"r-{days}", due_ms, task="t", task_event=StateAt("success", due_ms, due_ms, due_ms))
             record(connection, [("chain", run)])
+        for days, missed_days in ((728, 6), (732, 8)):
+            store_lost(connection, "chain", days_ago(days), "a", missed_at=NOW_MS - missed_days * DAY_MS)
     for days in (728, 732):
         pruned.close(days_ago(days))
     pruned.roll_up()
@@ -318,6 +322,7 @@ def test_rows_without_partitions_go_by_age(pruned: Pruned) -> None:
     pruned.retention.round(NOW_MS)
     assert (pruned.count(tables.QuarantinedRow), pruned.count(tables.RecomputeRequestRow)) == (1, 3)
     assert (pruned.count(DagRunRow), pruned.count(TaskTryRow)) == (1, 1)
+    assert (pruned.count(LostAfterwardsRow), pruned.count(LostAfterwardsMessageRow)) == (1, 1)
     with pruned.store.engine.connect() as connection:
         kept = connection.execute(select(func.count()).where(AuditTrailRow.object == "x")).scalar_one()
     assert kept == 1

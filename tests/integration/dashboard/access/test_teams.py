@@ -78,6 +78,7 @@ READS: Final[dict[str, list[dict[str, Any]]]] = {
     f"GET {P}/consumer-lag": [{"range": "24h"}, {"range": "24h", "by": "partition"}],
     f"GET {P}/consumer-groups": [{"range": "24h"}],
     f"GET {P}/taps": [{}],
+    f"GET {P}/lost-afterwards": [{"range": "24h"}],
     f"GET {P}/windows": [{"range": "24h"}],
     f"GET {P}/windows/{{start}}": [{}],
     f"GET {P}/windows/{{start}}/blame": [{}],
@@ -167,6 +168,13 @@ def test_a_read_of_another_teams_pipeline_is_answered_as_of_one_that_is_not_ther
             assert own.status_code == 200, own.text
             assert secrets_in(own) == []
             assert asked(bill, route, query, world, THEIRS).status_code == 200
+
+
+def test_names_of_what_is_lost_afterwards_are_for_those_alone_who_may_see_them(url: str) -> None:
+    route = f"/api/v1/pipelines/{OURS}/lost-afterwards?range=24h"
+    with user(url, "rhea", "red") as viewer, user(url, "rolf", "red-ops") as operator:
+        assert (viewer.get(route).json()["lost"], viewer.get(route).json()["messages"]) == (1, None)
+        assert [message["message_id"] for message in operator.get(route).json()["messages"]] == [ids(OURS)[2]]
 
 
 @pytest.mark.parametrize("route", LISTS)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from sqlalchemy import text
 
+from lagloss_server.base.instances import write_endpoints
 from lagloss_server.base.settings import Settings
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.checks import Check
@@ -151,3 +155,40 @@ def test_taps_that_wait_and_records_that_could_not_be_read_are_counted(tapped: T
     bad_records = found["unreadable records"]
     assert bad_records.verdict == "warn"
     assert bad_records.finding == f"7 not_json of topic {tapped.topic} for shop of tapped, for example 1@12, and 1 more"
+
+
+STORED = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: tapped}
+spec:
+  nodes:
+    - {name: shop, to: [snk]}
+    - {name: snk, taps: {out: {database: lagloss, table: public.click, id: id, eventTime: at, cursor: n}}}
+"""
+
+
+def test_lagloss_is_the_database_of_up_while_it_runs_with_it(
+    tapped: Tapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    tapped.store.apply(parse_definition(STORED))
+    columns = "n bigserial PRIMARY KEY, id text, at timestamptz"
+    with tapped.store.engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE click ({columns})"))
+    settings = Settings(
+        kafka_bootstrap=tapped.bootstrap, database_url=tapped.database_url, data_dir=tmp_path, taps_url=""
+    )
+    name = "table public.click of lagloss"
+
+    def finding() -> tuple[str, str]:
+        (check,) = (check for check in check_taps(settings) if check.name == name)
+        assert "LAGLOSS_TABLES_LAGLOSS_URL" not in os.environ
+        return check.verdict, check.finding
+
+    verdict, problem = finding()
+    assert (verdict, "LAGLOSS_TABLES_LAGLOSS_URL is not set" in problem) == ("fail", True)
+    write_endpoints(tmp_path, {"database": "postgresql://another/lagloss"})
+    assert finding() == (verdict, problem)
+    write_endpoints(tmp_path, {"database": tapped.database_url})
+    assert finding() == ("ok", "read by n, a sequence")

@@ -16,11 +16,12 @@ from pyspark.sql import SparkSession
 
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.net.table_urls import variable_of
 from lagloss_server.ops.processes import choose_port, spawn, terminate
 from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.store import Store
 from tests.support.closers import driven
-from tests.support.repairs import Chain, Repairer, TappedChain, closing_all
+from tests.support.repairs import SINK, Chain, Repairer, TappedChain, closing_all
 
 MINUTES_AGO = 5
 
@@ -44,11 +45,13 @@ class World:
     bootstrap: str
     repairer: Repairer
 
-    def chain(self, word: str, fates: dict[str, str], topic: str = "", kind: Callable[..., Any] = Chain) -> Any:
+    def chain(
+        self, word: str, fates: dict[str, str], topic: str = "", kind: Callable[..., Chain] = Chain, **more: Any
+    ) -> Any:
         """A running pipeline, defined."""
         start_s = int(time.time()) // 60 * 60 - 60 * MINUTES_AGO
-        chain = kind(self.bootstrap, f"{word}-{uuid.uuid4().hex[:6]}", start_s, fates, topic)
-        self.store.apply(parse_definition(chain.definition), None if kind is TappedChain else 0)
+        chain = kind(self.bootstrap, f"{word}-{uuid.uuid4().hex[:6]}", start_s, fates, topic, **more)
+        self.store.apply(parse_definition(chain.definition), None if isinstance(chain, TappedChain) else 0)
         chain.start()
         return chain
 
@@ -65,7 +68,7 @@ def world(
     with (
         driven(spark, kafka_bootstrap, store, BEACONS, REPORTS) as parts,
         closing_all(parts),
-        tapping({**servers, "LAGLOSS_DATA_DIR": str(folder)}, folder),
+        tapping({**servers, variable_of(SINK): module_database_url, "LAGLOSS_DATA_DIR": str(folder)}, folder),
     ):
         yield World(store, kafka_bootstrap, Repairer(kafka_bootstrap, module_database_url, folder))
     store.close()

@@ -28,6 +28,7 @@ from tests.support.repairs import (
     POINTS,
     Chain,
     Ended,
+    TabledChain,
     TappedChain,
     committed,
     copy_topic,
@@ -178,6 +179,25 @@ def test_records_of_tapped_services_are_found_by_the_taps_expressions(world: Wor
         ended = world.repairer.run(chain.command(place, WINDOWS))
         assert ended.code == 0, ended
         check(world, chain, place, ended)
+    finally:
+        chain.close()
+
+
+@pytest.mark.timeout(240)
+def test_rows_of_a_tapped_table_are_seen_to_arrive(world: World, module_database_url: str) -> None:
+    random = Random(8)
+    fates = dict.fromkeys((f"fine-{number}" for number in range(15)), NOWHERE)
+    fates |= {f"lost-{number}-{place[-1]}": place for number in range(20) for place in ("node b", "node c")}
+    chain = world.chain("tabled", fates, kind=TabledChain, url=module_database_url)
+    try:
+        chain.send(WINDOWS, random)
+        chain.wait_for_losses(world.store, WINDOWS)
+        for place in ("node c", "node b"):
+            killed = world.repairer.run(chain.command(place, WINDOWS), "RepairSender.commit_transaction after")
+            assert killed.code == -9
+            ended = world.repairer.run(chain.command(place, WINDOWS))
+            assert ended.code == 0, ended
+            check(world, chain, place, ended)
     finally:
         chain.close()
 

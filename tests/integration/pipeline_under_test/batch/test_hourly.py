@@ -113,7 +113,7 @@ def world(collector: Collector, postgres: EmbeddedPostgres, server_dir: Path) ->
     )
     engine = open_database(settings.database_url)
     create_tables(engine)
-    records, _ = definitions(SPAN_S, pipeline=settings.pipeline)
+    records, _ = definitions(SPAN_S, pipeline=settings.pipeline, tables=False)
     collector.store.apply(records)
     first = int(time.time()) // SPAN_S * SPAN_S - 2 * SPAN_S
     _close_windows(collector.store, settings.pipeline, range(first, first + 2 * SPAN_S, 60))

@@ -76,7 +76,7 @@ def test_what_is_injected_is_measured_record_by_record_and_file_by_file(
 ) -> None:
     with batch_pipeline(kafka.bootstrap, localstack, postgres, tmp_path / "scores", {DB_IMPORT: 2}) as batch:
         store = Store(database_url)
-        for definition in definitions(60, pipeline=batch.settings.pipeline):
+        for definition in definitions(60, pipeline=batch.settings.pipeline, tables=False):
             store.apply(definition)
         store.close()
         with aggregator(kafka.bootstrap, database_url, tmp_path / "aggregator"):

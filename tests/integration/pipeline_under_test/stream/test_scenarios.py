@@ -14,16 +14,19 @@ SCENARIO = """
 name: a-little-of-everything
 description: losses on a link and at a node, duplicates and a crash
 load: {rate: 60, minutes: 0.4}
-run: {maxWait: 20s}
+run: {maxWait: 20s, warehouse: true}
 faults:
   - {at: 0s, fault: "lose:link:event-norm->event-router:0.05"}
   - {at: 0s, fault: "lose:node:conn-ga:0.05"}
+  - {at: 0s, fault: "lose:node:warehouse:0.05"}
   - {at: 0s, fault: "duplicate:event-norm:0.05"}
   - {at: 8s, fault: "crash:conn-fb"}
+  - {at: 8s, fault: "crash:warehouse"}
 expect:
   lost:
     link event-norm->event-router: {count: {min: 10}}
     node conn-ga: {share: {min: 0.01}}
+    node warehouse: {count: {min: 5}}
   verdicts: [loss]
   duplicates: {min: 10}
   restarts: {min: 99}
@@ -34,12 +37,15 @@ TAPPED = """
 name: seen-by-taps
 description: losses, dead letters, refusals, duplicates and a crash, without a beacon of any node
 load: {rate: 60, minutes: 0.5}
-run: {maxWait: 90s, tiers: [4s, 8s]}
+run: {maxWait: 90s, tiers: [4s, 8s], warehouse: true}
 faults:
   - {at: 0s, fault: "lose:link:event-norm->event-router:0.05"}
   - {at: 0s, fault: "lose:link:event-router->conn-ga:0.05"}
   - {at: 0s, fault: "lose:node:event-norm:0.02"}
   - {at: 0s, fault: "lose:node:conn-ga:0.02"}
+  - {at: 0s, fault: "lose:node:warehouse:0.05"}
+  - {at: 0s, fault: "dead:warehouse:0.05"}
+  - {at: 0s, fault: "filter:warehouse:0.05"}
   - {at: 0s, fault: "dead:event-router:0.02"}
   - {at: 0s, fault: "dead:conn-fb:0.02"}
   - {at: 0s, fault: "filter:event-router:0.02"}
@@ -51,6 +57,7 @@ expect:
   lost:
     link event-norm->event-router: {count: {min: 10}}
     link event-router->conn-ga: {count: {min: 5}}
+    node warehouse: {count: {min: 5}}
   verdicts: [loss]
   dead: {min: 20}
   filtered: {min: 20}
@@ -88,4 +95,4 @@ def test_taps_measure_what_the_ledger_says_as_far_as_topics_and_commits_show_it(
     code, (outcome,) = run(path, "--taps")
     assert outcome["problems"] == []
     assert code == 0
-    assert set(outcome["injected"]["lost_at"]) == {"node event-norm", "node event-router"}
+    assert set(outcome["injected"]["lost_at"]) == {"node event-norm", "node event-router", "node warehouse"}

@@ -89,6 +89,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(making, "incidents", lambda *_, **__: [])
     monkeypatch.setattr(making, "overlapping_courses", lambda *_: [])
     monkeypatch.setattr(making, "read_repair_records", lambda *_: [])
+    monkeypatch.setattr(making, "_lost_afterwards", lambda *_: ())
     monkeypatch.setattr(making, "_canary", lambda *_: CanaryTotals(1_440, 1_440, 8_640, 8_640, 0))
     known = {name: versions(name, team) for name, team in (("clicks", "web"), ("orders", "web"), ("stock", "other"))}
 

@@ -13,8 +13,10 @@ from msgspec import structs
 from dashboard.reports import charts, render
 from dashboard.reports.model import Report
 from dashboard.reports.sections import sections
+from lagloss.wire.format import SAMPLE_ALL
 from lagloss.wire.sketch import Sketch
 from lagloss_server.base import format as fmt
+from lagloss_server.incidents.lost_afterwards import LostMinute, by_node
 from lagloss_server.incidents.repairs import RepairRecord, lost_before_repairs
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval
@@ -220,3 +222,25 @@ def test_what_was_lost_before_repairs_is_what_the_first_repair_of_a_window_says(
 def test_a_report_without_repairs_has_no_section_of_them() -> None:
     assert "Repairs" not in [section.title for section in sections(report())]
     assert report().document()["repairs"] == {"lost_before": {"min": 0, "max": 0}, "list": []}
+
+
+def test_what_is_lost_afterwards_stands_beside_loss_and_is_not_in_it() -> None:
+    first_s = report().span.from_s
+    minutes = [
+        LostMinute(
+            *(first_s + 60 * at, "snk", "snk.out", "table a.orders of shop", lost, accepted, None, None, None),
+            *(60, sample, cause, 1_000 * first_s, 1_000 * first_s),
+        )
+        for at, lost, accepted, sample, cause in ((0, 3, 0, SAMPLE_ALL, "deleted"), (5, 4, 4, 1 << 30, "rewritten"))
+    ]
+    made = replace(report(), lost_afterwards=tuple(by_node(minutes)))
+    (section,) = [section for section in sections(made) if section.title == "Lost afterwards"]
+    assert section.table is not None
+    assert [[cell.text for cell in row][3:] for row in section.table.rows] == [
+        ["deleted or gone since the table was truncated or rewritten", "25 %", "7", "4"]
+    ]
+    document = made.document()
+    assert (document["lost_afterwards"]["lost"], document["lost_afterwards"]["accepted"]) == (7, 4)
+    assert document["lost_afterwards"]["list"][0]["tables"] == ["table a.orders of shop"]
+    assert document["whole"] == report().document()["whole"]
+    assert "Lost afterwards" not in [section.title for section in sections(report())]

@@ -72,7 +72,7 @@ def test_without_a_login_it_is_the_name_that_was_typed_on_one_line(typed: str | 
 @pytest.mark.parametrize(
     ("act", "kind", "told"),
     [
-        (lambda: acts.doer("x" * 101), BadText, "a name is 101 characters long: expected at most 100"),
+        (lambda: acts.doer("x" * 256), BadText, "a name is 256 characters long: expected at most 255"),
         (lambda: acts.acknowledge(STORE, "0a", "x" * 1_001), BadText, "a note"),
         (lambda: acts.silence(STORE, ["a=b"], reason="x" * 1_001, for_s=60), BadText, "a reason"),
         (lambda: acts.doer("a\0b"), BadText, "a name is text with a NUL"),

@@ -239,6 +239,17 @@ def test_records_that_are_rejected_are_not_out(log: MemoryOutlet, node: FileNode
     assert beacons(log)["scores db.filtered"] == 1
 
 
+def test_records_whose_table_is_tapped_are_not_reported_as_out_and_their_file_is(
+    log: MemoryOutlet, node: FileNode, sqs: FakeQueue
+) -> None:
+    queue = node.queue(sqs, URL, reports_out=False)
+    import_all(queue)
+    settle(node, queue)
+    counts = beacons(log)
+    assert (counts["scores db.in"], counts["scores db.out"], counts["scores-files db.out"]) == (3, 0, 1)
+    assert sqs.deleted
+
+
 def test_a_message_of_several_files_is_deleted_with_the_last_of_them(node: FileNode) -> None:
     sqs = FakeQueue(NOW_MS)
     sqs.send(json.dumps(notification(KEY, f"dt=1/{NOW_MS}-b.avro")))

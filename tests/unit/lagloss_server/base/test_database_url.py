@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from lagloss.errors import BadSetting
-from lagloss_server.base.database_url import SECRET_OPTIONS, connection_options, without_password
+from lagloss_server.base.database_url import SECRET_OPTIONS, as_url, connection_options, without_password
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
 hosts = st.sampled_from(["db", "db.example.com", "10.0.0.1", "::1", "/var/run/postgresql", "a,b,c"])
@@ -34,6 +34,14 @@ def test_what_is_shown_is_the_same_address_without_its_secrets(given: dict[str, 
     assert "secret" not in shown
     wanted = {name: value for name, value in connection_options(text).items() if name not in SECRET_OPTIONS}
     assert connection_options(shown) == wanted
+
+
+@given(options)
+def test_any_address_is_a_url_with_its_secrets(given: dict[str, str]) -> None:
+    text = make_conninfo(**given)
+    url = as_url(text)
+    assert url.startswith("postgresql://")
+    assert connection_options(url) == connection_options(text)
 
 
 @pytest.mark.parametrize(

@@ -34,3 +34,21 @@ def test_one_that_reported_no_lane_waits_for_all_lanes_of_its_node() -> None:
     dead = EmitterState(DEAD, "mid", 0, DIED_MS, False, 960, DIED_MS, 960)
     lanes = [LaneState("mid.in", DIED_MS + late_ms, name=str(late_ms), reporter=OTHER) for late_ms in (0, 60_001)]
     assert Evidence(LATER_S, DIED_MS + 200_000, emitters=[dead], lanes=lanes).expected() == [dead]
+
+
+@pytest.mark.parametrize(
+    ("lane", "later_is_held_back"),
+    [
+        (LaneState("mid.out", DIED_MS, holder=DEAD, name=""), False),
+        (LaneState("mid.out", DIED_MS, name="topic orders 64646464", reporter=DEAD), True),
+    ],
+)
+def test_what_a_tap_sees_leave_stands_still_in_an_outage_and_work_of_the_dead_does_not(
+    lane: LaneState, later_is_held_back: bool
+) -> None:
+    dead = EmitterState(DEAD, "mid", 0, DIED_MS, False, 960, DIED_MS, 960)
+    received_ms, hour_later_ms = DIED_MS + 900_000, DIED_MS + 3_600_000
+    progress = Evidence(LATER_S, hour_later_ms, emitters=[dead], lanes=[lane]).progress("mid.out")
+    assert progress is not None
+    by_dead = any(received_ms < mourned_ms for _, mourned_ms in progress.dead)
+    assert (progress.until < received_ms or by_dead) == later_is_held_back

@@ -12,7 +12,7 @@ import pytest
 from lagloss_server.base.errors import BadDefinition
 from lagloss_server.judging.evidence import changed_nodes
 from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
-from pipeline_under_test.stream.topology import CONSUMERS, DEFINITION, PIPELINE, group_of
+from pipeline_under_test.stream.topology import ALL_CONSUMERS, DEFINITION, PIPELINE, group_of
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks}\nspec:\n"
 GOOD = HEAD + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b}\n"
@@ -96,7 +96,7 @@ def test_a_process_unpickles_the_graph_of_equal_definitions_once() -> None:
 
 
 def test_the_reference_pipeline_names_the_groups_that_its_nodes_read_in() -> None:
-    assert load_definition(DEFINITION).groups == {node: group_of(PIPELINE, node) for node in CONSUMERS}
+    assert load_definition(DEFINITION).groups == {node: group_of(PIPELINE, node) for node in ALL_CONSUMERS}
 
 
 @pytest.mark.parametrize(("share", "ids"), [("1", 2**32), ("0.1", 429_496_729), ("0.5", 2**31), ("1e-30", 1)])

@@ -69,6 +69,17 @@ def lives(port: int) -> bool:
     return get(port, "/livez").status_code == 200 and time.monotonic() < began + SOON_S
 
 
+def counted(port: int, metric: str, **labels: str) -> float:
+    """A service's count, as its /metrics shows it; 0 before the first."""
+    shown = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    lines = get(port, "/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{metric}{{{shown}}} "))
+
+
+def refused(port: int, reason: str) -> float:
+    return counted(port, "lagloss_http_refused_total", reason=reason)
+
+
 CHUNKED = b"POST /livez HTTP/1.1\r\n" + LINES + b"Transfer-Encoding: chunked\r\n\r\n"
 ENDLESS = {
     "request line": (b"GET /", b"x" * 65_536),
@@ -86,7 +97,8 @@ ENDLESS = {
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_what_never_becomes_a_request_is_cut_off(port: int, kind: str) -> None:
     begin, more = ENDLESS[kind]
-    sent = 0
+    sent, reason = 0, "pipelined" if kind == "requests" else "head"
+    before = refused(port, reason)
     with connected(port) as connection, suppress(ConnectionError):
         connection.sendall(begin)
         for _ in range(MANY // len(more)):
@@ -94,6 +106,7 @@ def test_what_never_becomes_a_request_is_cut_off(port: int, kind: str) -> None:
             sent += len(more)
         pytest.fail(f"{sent} bytes were taken")
     assert lives(port)
+    assert refused(port, reason) == before + 1
 
 
 @pytest.mark.parametrize(("size", "expected"), [(15_000, 200), (17_000, 400), (60_000, 400)])
@@ -115,6 +128,7 @@ READS = {"collector": b"/v1/beacons", "dashboard": b"/_dash-update-component"}
 
 
 def test_who_begins_and_does_not_go_on_is_hung_up_on(service: str, port: int) -> None:
+    before = {reason: refused(port, reason) for reason in ("slow head", "slow body")}
     with ExitStack() as stack:
         half_open = {(kind, n): stack.enter_context(connected(port)) for kind in HALF_OPEN for n in range(6)}
         for (kind, _), connection in half_open.items():
@@ -125,6 +139,9 @@ def test_who_begins_and_does_not_go_on_is_hung_up_on(service: str, port: int) ->
             assert time.monotonic() < ends, f"still open: {sorted(half_open)}"
             time.sleep(HEAD_S / 5)
             half_open = {key: connection for key, connection in half_open.items() if goes_on(*key, connection)}
+    slow_bodies = 6 if service in READS else 0
+    assert refused(port, "slow head") >= before["slow head"] + 6 * (len(HALF_OPEN) - 2)
+    assert refused(port, "slow body") == before["slow body"] + slow_bodies
 
 
 def goes_on(kind: str, n: int, connection: socket.socket) -> bool:
@@ -143,6 +160,7 @@ def goes_on(kind: str, n: int, connection: socket.socket) -> bool:
 
 
 def test_a_connection_without_a_request_makes_room_for_one_with(port: int) -> None:
+    before = refused(port, "connections")
     with ExitStack() as stack:
         half_open = []
         for _ in range(150):
@@ -158,11 +176,13 @@ def test_a_connection_without_a_request_makes_room_for_one_with(port: int) -> No
                 except TimeoutError:
                     still_open += 1
         assert still_open <= http_server.MAX_CONNECTIONS
+    assert refused(port, "connections") >= before + 150 - http_server.MAX_CONNECTIONS
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(service: str, port: int) -> None:
     path = READS.get(service, b"/metrics")
     head = b"POST " + path + b" HTTP/1.1\r\nContent-Type: application/json\r\n" + LINES
+    before = too_large(service, port)
     with connected(port) as connection:
         connection.sendall(head + b"Content-Length: 150000000\r\n\r\n")
         assert status(connection.recv(65_536)) == 413
@@ -175,6 +195,14 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(service: str, por
                 sent += len(chunk)
             pytest.fail(f"{sent} bytes were taken")
     assert lives(port)
+    assert too_large(service, port) >= before + 1
+
+
+def too_large(service: str, port: int) -> float:
+    """Bodies that were refused, as they are counted: the collector has limits of its own for each route."""
+    if service == "collector":
+        return counted(port, "lagloss_collector_requests_total", route="beacons", status="413")
+    return refused(port, "body")
 
 
 CLOSE = "Connection: close\r\n\r\n"

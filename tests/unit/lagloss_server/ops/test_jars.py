@@ -1,8 +1,10 @@
-"""Jars: what set-up makes of missing, damaged and unexpected ones. Ivy is stood in for by a function that copies."""
+"""Jars: what set-up makes of missing, damaged and unexpected ones, for which a function that copies stands in for Ivy;
+what Ivy itself makes of a repository's checksums."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
 from lagloss_server.base.errors import JarMismatch, JarsMissing, JarsNotFetched
 from lagloss_server.ops import jars
 
+ROOT = Path(__file__).parents[4]
+LOCKS = (ROOT / "lagloss_server" / "ops" / "jars.lock", *(ROOT / "tests" / "support").glob("*_jars.lock"))
 GOOD = {"a-1.jar": b"jar a", "b-2.jar": b"jar b"}
 LOCKED = [jars.LockedJar("spark", name, hashlib.sha256(content).hexdigest()) for name, content in GOOD.items()]
 
@@ -90,12 +94,59 @@ def test_a_fetch_that_fails_midway_leaves_no_jar_half_in_place(
 
 
 def test_the_committed_lock_names_every_jar_that_was_asked_for() -> None:
-    locked = {jar.name for jar in jars.read_lock()}
     for jar_set in jars.SETS:
-        for coordinate in jar_set.coordinates:
-            _, name, version = coordinate.split(":")
-            assert f"{name}-{version}.jar" in locked
-    assert all(len(jar.sha256) == 64 for jar in jars.read_lock())
+        assert set(jar_set.coordinates) <= {jar.coordinates for jar in jar_set.locked()}
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.stem)
+def test_a_lock_has_the_coordinates_of_each_jar(path: Path) -> None:
+    for jar in jars.read_lock(path.read_text()):
+        group, name, version = jar.coordinates.split(":")
+        assert re.fullmatch(r"[\w.-]+", group)
+        assert jar.name == f"{name}-{version}.jar"
+        assert re.fullmatch("[0-9a-f]{64}", jar.sha256)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a repository that Ivy reads, with org.example:thing:1.2 and its checksums."""
+    folder = tmp_path / "repository" / "org" / "example" / "thing" / "1.2"
+    folder.mkdir(parents=True)
+    fields = {"modelVersion": "4.0.0", "groupId": "org.example", "artifactId": "thing", "version": "1.2"}
+    pom = f"<project>{''.join(f'<{name}>{value}</{name}>' for name, value in fields.items())}</project>"
+    for suffix, content in (("pom", pom.encode()), ("jar", b"a jar")):
+        (folder / f"thing-1.2.{suffix}").write_bytes(content)
+        (folder / f"thing-1.2.{suffix}.sha1").write_text(hashlib.sha1(content).hexdigest())
+    settings = tmp_path / "ivysettings.xml"
+    root = (tmp_path / "repository").as_uri()
+    settings.write_text(
+        '<ivysettings><settings defaultResolver="local"/><resolvers>'
+        f'<ibiblio name="local" m2compatible="true" root="{root}/"/></resolvers></ivysettings>'
+    )
+    monkeypatch.setenv("LAGLOSS_IVY_SETTINGS", str(settings))
+    monkeypatch.setenv("LAGLOSS_JARS_DIR", str(tmp_path))
+    return folder
+
+
+THING = jars.JarSet("things", ("org.example:thing:1.2",), transitive=True)
+
+
+def test_what_is_locked_has_agreed_with_the_published_checksum(repository: Path, tmp_path: Path) -> None:
+    jars.write_lock(tmp_path / "jars.lock", (THING,))
+    sha256 = hashlib.sha256(b"a jar").hexdigest()
+    (jar,) = jars.read_lock((tmp_path / "jars.lock").read_text())
+    assert jar == jars.LockedJar("things", "thing-1.2.jar", sha256, "org.example:thing:1.2")
+
+
+@pytest.mark.parametrize("published", [None, "0" * 40], ids=["none", "another"])
+def test_a_jar_without_its_published_checksum_is_not_locked(
+    repository: Path, tmp_path: Path, published: str | None
+) -> None:
+    checksum = repository / "thing-1.2.jar.sha1"
+    checksum.unlink() if published is None else checksum.write_text(published)
+    with pytest.raises(JarsNotFetched, match="no checksum" if published is None else "FAILED"):
+        jars.write_lock(tmp_path / "jars.lock", (THING,))
+    assert not (tmp_path / "jars.lock").exists()
 
 
 def test_a_folder_of_jars_that_another_user_filled_is_used_as_it_is(

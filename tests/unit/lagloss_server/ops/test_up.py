@@ -15,7 +15,7 @@ from lagloss_server.base.settings import Settings
 from lagloss_server.ops.embedded.kafka import _read_ports
 from lagloss_server.ops.embedded.postgres import _read_port
 from lagloss_server.ops.processes import choose_port
-from lagloss_server.ops.up import ServiceStack, _print_ready, _service_ports
+from lagloss_server.ops.up import ServiceStack, _print_ready, _service_ports, _services
 
 SERVICES = ("aggregator", "alerting", "canary", "collector", "dashboard", "taps")
 
@@ -32,6 +32,16 @@ def test_the_ready_line_has_no_password(url: str, as_json: bool, capsys: pytest.
     shown = capsys.readouterr().out
     assert "s3cret" not in shown
     assert "ann@" in shown
+
+
+def test_the_taps_alone_know_the_database_by_the_name_that_definitions_use(tmp_path: Path) -> None:
+    settings = Settings(
+        database_url="postgresql://ann@db/lagloss", taps_url="http://t", dashboard_url="http://d", canary="off"
+    )
+    variable = "LAGLOSS_TABLES_LAGLOSS_URL"
+    named = {service.name: service.env.get(variable) for service in _services(settings, tmp_path)}
+    assert {name for name, url in named.items() if url is not None} == {"taps"}
+    assert named["taps"] == settings.database_url
 
 
 JSON = st.recursive(

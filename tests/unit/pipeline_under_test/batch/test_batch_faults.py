@@ -26,6 +26,7 @@ TEXTS = (
     "fail:db-import:0.1",
     "wait:db-import:250ms:0.1",
     "away:index-import",
+    "drop:index-import:0.1",
 )
 
 

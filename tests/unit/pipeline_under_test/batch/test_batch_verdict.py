@@ -18,7 +18,7 @@ def facts(*, index: bool = True, aggregated: bool = True, notified: bool = True)
         {"kind": "landed", "attempt": "1", "file": "raw/k@v", "file_ms": MS},
     ]
     for node in (DB_IMPORT, *([INDEX_IMPORT] if index else [])):
-        found.append({"kind": "writing", "node": node, "file": "raw/k@v", "rejected": ["a"]})
+        found.append({"kind": "writing", "node": node, "file": "raw/k@v", "rejected": ["a"], "dropped": ["d"]})
     if aggregated:
         found.append({"kind": "aggregated", "hour": 0, "ids": ["b"]})
     return found
@@ -31,6 +31,15 @@ def outcomes(truth: BatchTruth) -> dict[str, set[str]]:
 
 def test_a_record_is_delivered_once_each_of_its_ways_has_an_end() -> None:
     assert outcomes(BatchTruth.of_records(FileFlow.of(facts()))) == {"dead": {"a"}, "delivered": {"b"}}
+
+
+def test_a_record_that_a_sink_drops_is_lost_at_its_importer() -> None:
+    dropped = [{**fact, "dropped": ["b"]} if fact.get("node") == INDEX_IMPORT else fact for fact in facts()]
+    [window] = BatchTruth.of_records(FileFlow.of(dropped)).windows.values()
+    assert window.lost_at == {"node index-import": {"b"}}
+    assert window.written["index-import.out"]["b"] == 0
+    [files] = BatchTruth.of_files(FileFlow.of(dropped)).windows.values()
+    assert files.lost == set()
 
 
 def test_a_record_that_no_run_has_aggregated_waits() -> None:

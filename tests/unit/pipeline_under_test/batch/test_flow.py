@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from pipeline_under_test.batch.operator import dead_files
@@ -53,6 +56,22 @@ def test_a_lost_notification_loses_the_records_on_both_links(world: World) -> No
     world.import_all()
     assert not world.sink.rows
     assert world.outcomes() == {"lost": 5, LINK_DB: 5, LINK_INDEX: 5}
+
+
+def test_what_a_sink_drops_is_lost_at_the_importer_whose_table_says_what_is_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline_under_test.harness.faults.LOOK_EVERY_S", 0.0)
+    with closing(World(tmp_path, tables=True)) as world:
+        world.inject("drop:db-import:0.5")
+        events = world.events(40)
+        world.store.store(events)
+        world.import_all()
+        dropped = {event.id for event in events} - world.sink.rows.keys()
+        assert 5 < len(dropped) < 35
+        assert world.outcomes()["node db-import"] == len(dropped)
+        assert world.beacons()["scores db-import.in"] == 40
+        assert world.beacons()["scores db-import.out"] == 0
 
 
 def test_a_duplicate_notification_is_work_done_twice_and_no_more_rows(world: World) -> None:

@@ -22,6 +22,16 @@ def test_the_constants_are_the_nodes_of_the_definitions() -> None:
     assert (job.dag, job.task, job.span) == (topology.DAG, topology.TASK, 3_600_000)
 
 
+def test_tables_are_tapped_unless_the_pipeline_runs_without() -> None:
+    tapped, plain = (definitions(tables=tables)[0] for tables in (True, False))
+    sources = {tap.node: tap.source for tap in tapped.table_taps}
+    assert sources == {
+        topology.DB_IMPORT: "table public.event of scores",
+        topology.INDEX_IMPORT: "table public.search_entry of scores",
+    }
+    assert not plain.table_taps
+
+
 def test_an_hour_of_two_minutes_shrinks_targets_but_not_below_what_polls_and_closing_take() -> None:
     records, files = definitions(120, {topology.DB_IMPORT: "http://queues/1/db"}, "demo")
     assert (records.name, files.name) == ("demo", "demo-files")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
-from pipeline_under_test.stream.scenario import tapped_definition
+from pipeline_under_test.stream.scenario import stream_definition
 from pipeline_under_test.stream.truth import StreamTruth, StreamWindow, as_tapped, truth_as_tapped
 
 MINUTE_MS = 60_000
@@ -85,7 +85,7 @@ def test_what_no_fault_touched_is_the_same_with_taps() -> None:
 
 
 def test_each_tapped_topic_and_group_is_of_the_pipeline_of_its_definition() -> None:
-    taps = tapped_definition("other").taps
+    taps = stream_definition("other", taps=True).taps
     assert {tap.pipeline for tap in taps} == {"other"}
     assert all(tap.topic.startswith("other.") for tap in taps)
     assert all(tap.group is None or tap.group.startswith("other.") for tap in taps)

@@ -12,6 +12,7 @@ from dashboard.pages.message.parts import message_part
 from dashboard.queries.message import MessageRead, Where
 from dashboard.request.links import Address
 from lagloss_server.base.trace_links import NO_LINKS
+from lagloss_server.incidents.lost_afterwards import LostAfterwardsMessage
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.message_trace import Search
 
@@ -47,3 +48,15 @@ def test_a_search_around_a_time_goes_on_at_both_its_sides() -> None:
 
 def test_a_search_that_has_seen_all_goes_nowhere() -> None:
     assert links(Where(), dataclasses.replace(CUT, is_cut=False)) == []
+
+
+def test_a_row_that_is_gone_is_said_whether_the_message_was_found_or_not() -> None:
+    at_ms = 1_000 * START_S
+    lost = LostAfterwardsMessage(
+        *("chain", "a", 7, START_S, "snk", "snk.out", at_ms, 5, at_ms + 1_000, at_ms + 2_000),
+        *("recreated", "table public.orders of shop"),
+    )
+    read = MessageRead("chain", "a", Where(), (), CUT, None, None, False, (lost,))
+    text = str(message_part(read, Address("/pipelines/chain/messages", {"id": "a"}), NO_LINKS, dark=False))
+    assert "Its row in table public.orders of shop is gone since the table was created again" in text
+    assert read.document()["lost_afterwards"][0]["table"] == "table public.orders of shop"

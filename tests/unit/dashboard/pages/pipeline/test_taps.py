@@ -13,6 +13,7 @@ from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.tables import TableSpec, TableTap
 from lagloss_server.model.taps import Extraction, OffsetStorage, Tap
 
 HERE = Address("/pipelines/tapped", {"zone": "UTC"})
@@ -36,6 +37,16 @@ def test_a_tap_that_reads_has_its_source_and_no_word_of_being_behind() -> None:
         assert part in text, part
     for part in ("behind", "left out", "deleted", "polled"):
         assert part not in text, part
+
+
+def test_rows_that_are_compared_again_are_named_with_what_keeps_them_from_it() -> None:
+    spec = TableSpec(database="shop", table="a.b", id="id", event_time="at", cursor="n", recheck="7d")
+    tap = TableTap("tapped", "store", spec, ("out",), first=False)
+    text = shown(TapStatus(tap, TapState.READING, recheck_trouble="permission denied"))
+    for part in ("rows compared again for 7d", "rows are not compared again: permission denied"):
+        assert part in text, part
+    assert TapStatus(tap, TapState.READING).document()["recheck"] == "7d"
+    assert TapStatus(TOPIC, TapState.READING).document()["recheck"] is None
 
 
 def test_a_tap_that_is_behind_says_by_how_much_and_what_it_did_not_read() -> None:
@@ -66,6 +77,16 @@ def test_how_commits_are_learned_is_said_of_groups_alone() -> None:
     document = TapStatus(mirror, TapState.READING).document()
     assert (document["group"], document["connector"]) == (None, "mirror")
     assert "commits" not in shown(TapStatus(TOPIC, TapState.READING)).replace("a reader's commits", "")
+
+
+def test_a_table_is_named_with_its_database() -> None:
+    spec = TableSpec(database="warehouse", table="public.orders", id="id", event_time="at", cursor="n")
+    status = TapStatus(TableTap("tapped", "sink", spec, ("out",), first=False), TapState.READING)
+    assert "table public.orders" in shown(status)
+    assert "of database warehouse" in shown(status)
+    document = status.document()
+    assert (document["table"], document["database"], document["topic"]) == ("public.orders", "warehouse", None)
+    assert TapStatus(TOPIC, TapState.READING).document()["table"] is None
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Kiritimati"]))

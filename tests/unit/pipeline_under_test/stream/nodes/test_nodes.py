@@ -17,7 +17,7 @@ from pipeline_under_test.stream.nodes.connector import Deliverer
 from pipeline_under_test.stream.nodes.decision import Dead, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.stream.nodes.relays import Normaliser, Router
 from pipeline_under_test.stream.nodes.retrier import TierChoice
-from pipeline_under_test.stream.topology import DEFINITION, GLOBAL_RETRIER, NEXT, RETRIED
+from pipeline_under_test.stream.topology import ALL_NEXT, DEFINITION, GLOBAL_RETRIER, RETRIED
 
 NOW_MS = 1_700_000_000_000
 
@@ -31,7 +31,7 @@ def event(**content: Any) -> Event:
 
 def test_clicks_yaml_names_the_nodes_and_links_of_the_topology() -> None:
     nodes = load_definition(DEFINITION).spec.nodes
-    assert {node.name: node.to for node in nodes if node.name != GLOBAL_RETRIER} == NEXT
+    assert {node.name: node.to for node in nodes if node.name != GLOBAL_RETRIER} == ALL_NEXT
     assert {node.name for node in nodes if node.retries == GLOBAL_RETRIER} == set(RETRIED)
 
 

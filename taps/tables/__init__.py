@@ -1,0 +1,1 @@
+"""Taps of tables: a message is at a checkpoint once its row is there."""
