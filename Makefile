@@ -50,7 +50,8 @@ experiments: setup ## measure the cost of acknowledgements, round trips, retries
 
 # Hundreds of processes are started: without files of compiled code each would compile all of it anew.
 test unit histories: export PYTHONDONTWRITEBYTECODE :=
-# File by file, those with the longest tests (acceptance, integration) first: neither process has a long one left alone.
+# File by file, those with the longest tests (acceptance, integration) first: no process has a long one left alone. All of
+# acceptance is for one process (tests/conftest.py).
 WORKERS ?= 3
 PROCESSES := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -21,6 +21,8 @@ import httpx2
 import hypothesis
 import pytest
 from pyspark.sql import SparkSession
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from lagloss.broker.topics import create_topics
 from lagloss_server.ops import jars as lagloss_jars
@@ -75,6 +77,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600 * PATIENCE))
         elif item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(180 * PATIENCE))
+
+
+class OneInstallationAtATime(LoadFileScheduling):
+    """Files go to whoever is free, but all of tests/acceptance to one process. Each of its tests runs a whole
+    installation, a demo at times: three of them beside each other take a machine of two cores for ten minutes."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        acceptance = "tests/acceptance/"
+        return acceptance if nodeid.startswith(acceptance) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneInstallationAtATime | None:
+    return OneInstallationAtATime(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)

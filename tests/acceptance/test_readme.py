@@ -240,5 +240,5 @@ def _look_at_demo(newcomer: Newcomer) -> None:
     data_dir = newcomer.folder / "home" / ".local" / "share" / "lagloss" / "demo"
     made = [*data_dir.iterdir(), *(data_dir / "kafka").rglob("*.log"), *(data_dir / "logs").iterdir()]
     assert [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o066] == []
-    wait_until(lambda: len(newcomer.closed("clicks")) > 50, 120, "for the past hour")
+    wait_until(lambda: len(newcomer.closed("clicks")) > 50, 240, "for the past hour")
     newcomer.lagloss("report", "clicks", "--from", "-1h")
