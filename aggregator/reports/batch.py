@@ -80,6 +80,7 @@ class ReportBatch:
         What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
         `recall` is called once, for the emitters that are not in `accounts`.
         """
+        self.strangers.declared = declared.keys()
         nodes = {pipeline: frozenset(map(node_of, checkpoints)) for pipeline, checkpoints in declared.items()}
         reports = read_reports([record.value for record in records])
         heads = [report.head for report in reports if not isinstance(report, BadRecord)]
@@ -98,10 +99,10 @@ class ReportBatch:
         head = report.head
         if followed is None and not self._admit(record, head, Name("pipeline", head.pipeline)):
             return
-        if not self.strangers.admit_emitter(head.pipeline, head.emitter):
+        history = self.accounts.get((head.pipeline, head.emitter))
+        if history is None and not self.strangers.admit_emitter(head.pipeline):
             self.quarantine(record, "too_many_names")
             return
-        history = self.accounts.get((head.pipeline, head.emitter))
         counts = history is None or head.seq > history.seq
         progresses = [
             progress

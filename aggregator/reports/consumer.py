@@ -92,7 +92,7 @@ class ReportConsumer:
             deferred = deferral.read_deferred(connection)
             crowding = self._crowding(fresh, checkpoints)
             later = deferred.keys() | crowding | set(self._waiting())
-            memory = self._recall(connection)
+            memory = self._recall(connection, checkpoints)
             followed, passed_over = ReportBatch(memory.accounts, strangers=memory.strangers), []
             now = sorted(fresh, key=position)
             if later:
@@ -148,7 +148,7 @@ class ReportConsumer:
                 return False
 
             def follow(some: Sequence[ReportRecord]) -> int:
-                memory = FollowingMemory.read(connection)
+                memory = FollowingMemory.read(connection, marks.keys())
                 batch = ReportBatch(memory.accounts, strangers=memory.strangers)
                 batch.take(sorted(some, key=position), marks, partial(report_tables.read_histories, connection))
                 with connection.begin_nested():
@@ -178,11 +178,11 @@ class ReportConsumer:
         if reached is self._reached:
             self._reached = counts
 
-    def _recall(self, connection: Connection) -> FollowingMemory:
+    def _recall(self, connection: Connection, checkpoints: Checkpoints) -> FollowingMemory:
         """Return what the last batch left; read it again once an hour, after a failure, and if others wrote since."""
         memory, self._memory = self._memory, None
         if memory is None or memory.is_stale or memory.basis != read_basis(connection):
-            return FollowingMemory.read(connection)
+            return FollowingMemory.read(connection, checkpoints.keys())
         return memory
 
     def _write(self, connection: Connection, followed: ReportBatch) -> int:

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 FRESH_FOR_S: Final = 3_600
 """How long names and emitters are held in memory before they are read again: names without those of a week ago, and the
-emitters of the last hour only."""
+number of emitters of the last hour only."""
 ACCOUNTS_AT_ONCE: Final = 1_000
 
 
@@ -39,8 +39,9 @@ class FollowingMemory:
     _read_at: float = field(default_factory=time.monotonic)
 
     @classmethod
-    def read(cls, connection: Connection) -> FollowingMemory:
-        """Read the kept names, without those first reported so long ago that the log has dropped the report, too.
+    def read(cls, connection: Connection, declared: AbstractSet[str]) -> FollowingMemory:
+        """Read the kept names, without those first reported so long ago that the log has dropped the report, too;
+        `declared`: the pipelines that have a definition.
 
         Accounts are read as their emitters report.
         """
@@ -48,12 +49,10 @@ class FollowingMemory:
         connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
         rows = connection.execute(select(table)).all()
         emitter, lately_ms = tables.EmitterRow, (time.time() - FRESH_FOR_S) * 1000
-        emitters: dict[str, set[bytes]] = {}
-        known = connection.execute(select(emitter.pipeline, emitter.emitter).where(emitter.appended_at >= lately_ms))
-        for row in known:
-            emitters.setdefault(row.pipeline, set()).add(row.emitter)
+        counted = select(emitter.pipeline, func.count()).where(emitter.appended_at >= lately_ms)
+        emitters = dict(connection.execute(counted.group_by(emitter.pipeline)).tuples().all())
         owners = {Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows}
-        return cls(UndeclaredNames(owners, emitters=emitters))
+        return cls(UndeclaredNames(owners, emitters=emitters, declared=declared))
 
     @property
     def is_stale(self) -> bool:

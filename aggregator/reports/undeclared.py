@@ -8,7 +8,10 @@ them.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import InitVar, dataclass, field
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from aggregator.reports.packed_reports import PackedTally
@@ -20,7 +23,7 @@ Kind = Literal["pipeline", "checkpoint", "replay", "lane"]
 
 @dataclass(frozen=True, slots=True)
 class NameLimit:
-    """How many names of a kind are kept."""
+    """How many names of a kind are kept; beyond `in_all` a pipeline has room still up to its share of it."""
 
     an_emitter: int
     in_all: int
@@ -33,9 +36,28 @@ LIMITS: dict[Kind, NameLimit] = {
     "lane": NameLimit(2_000, 200_000),  # a consumer has one for each partition it reads
 }
 
-
 EMITTERS_A_PIPELINE = 50_000
 """Emitters of one pipeline that reported within about an hour; a row is kept of each for a week."""
+EMITTERS_IN_ALL = 200_000
+"""Those of all pipelines; beyond, a pipeline has room still up to its share of it."""
+
+
+@dataclass
+class Room:
+    """Room for `in_all` things, taken by whoever comes first; once it is full, for each that has less than an equal
+    share of it. So nobody can take all of it from the others, and no more than twice as many are kept."""
+
+    in_all: int
+    taken: int = 0
+    by_payer: Counter[str] = field(default_factory=Counter)
+
+    def has_room(self, payer: str) -> bool:
+        payers = len(self.by_payer) + (payer not in self.by_payer)
+        return self.taken < self.in_all or self.by_payer[payer] < self.in_all // payers
+
+    def take(self, payer: str, count: int = 1) -> None:
+        self.taken += count
+        self.by_payer[payer] += count
 
 
 class Name(NamedTuple):
@@ -49,40 +71,52 @@ class Name(NamedTuple):
 
 @dataclass
 class UndeclaredNames:
-    """The names kept so far; each counts against the emitter that named it first."""
+    """The names kept so far; each counts against the emitter that named it first, and against its pipeline. All
+    pipelines that are in no definition count as one."""
 
     kept: dict[Name, bytes] = field(default_factory=dict)
     fresh: dict[Name, tuple[bytes, int]] = field(default_factory=dict)
     """Those that are not stored yet: the emitter, and when its report was appended (epoch ms)."""
-    emitters: dict[str, set[bytes]] = field(default_factory=dict)
-    """Of each pipeline, those that reported lately."""
+    emitters: InitVar[Mapping[str, int]] = MappingProxyType({})
+    """How many of each pipeline reported lately."""
+    declared: AbstractSet[str] = frozenset()
+    """The pipelines that have a definition."""
     _by_emitter: Counter[tuple[Kind, bytes]] = field(init=False)
-    _in_all: Counter[Kind] = field(init=False)
+    _rooms: dict[Kind, Room] = field(init=False)
+    _emitters: Room = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, emitters: Mapping[str, int]) -> None:
         self._by_emitter = Counter((name.kind, emitter) for name, emitter in self.kept.items())
-        self._in_all = Counter(name.kind for name in self.kept)
+        self._rooms = {kind: Room(limit.in_all) for kind, limit in LIMITS.items()}
+        self._emitters = Room(EMITTERS_IN_ALL)
+        for name in self.kept:
+            self._rooms[name.kind].take(self._payer(name.pipeline))
+        for pipeline, count in emitters.items():
+            self._emitters.take(self._payer(pipeline), count)
 
     def admit(self, name: Name, emitter: bytes, appended_ms: int) -> bool:
         """Return whether this name is kept: it was before, or there is room for it."""
         if name in self.kept:
             return True
-        limit, mine = LIMITS[name.kind], (name.kind, emitter)
-        if self._by_emitter[mine] >= limit.an_emitter or self._in_all[name.kind] >= limit.in_all:
+        room, payer, mine = self._rooms[name.kind], self._payer(name.pipeline), (name.kind, emitter)
+        if self._by_emitter[mine] >= LIMITS[name.kind].an_emitter or not room.has_room(payer):
             return False
         self.kept[name] = emitter
         self.fresh[name] = (emitter, appended_ms)
         self._by_emitter[mine] += 1
-        self._in_all[name.kind] += 1
+        room.take(payer)
         return True
 
-    def admit_emitter(self, pipeline: str, emitter: bytes) -> bool:
-        """Return whether reports of this emitter are followed: it is known, or its pipeline has room for one more."""
-        emitters = self.emitters.setdefault(pipeline, set())
-        if len(emitters) >= EMITTERS_A_PIPELINE and emitter not in emitters:
+    def admit_emitter(self, pipeline: str) -> bool:
+        """Return whether reports of one more emitter of this pipeline are followed."""
+        payer = self._payer(pipeline)
+        if self._emitters.by_payer[payer] >= EMITTERS_A_PIPELINE or not self._emitters.has_room(payer):
             return False
-        emitters.add(emitter)
+        self._emitters.take(payer)
         return True
+
+    def _payer(self, pipeline: str) -> str:
+        return pipeline if pipeline in self.declared else ""
 
 
 def strange_names(pipeline: str, part: PackedTally | Progress, checkpoints: frozenset[str]) -> list[Name]:

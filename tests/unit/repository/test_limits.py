@@ -247,11 +247,16 @@ def keyed(length: float) -> None:
     asyncio.run(go())
 
 
-def emitters(count: float) -> None:
-    names = UndeclaredNames()
-    for number in range(int(count)):
-        if not names.admit_emitter("p", number.to_bytes(16)):
-            raise ValueError("not followed")
+def emitters(pipelines: int) -> Callable[[float], None]:
+    declared = [f"p-{at}" for at in range(pipelines)]
+
+    def report(count: float) -> None:
+        names = UndeclaredNames(declared=frozenset(declared))
+        for number in range(int(count)):
+            if not names.admit_emitter(declared[number % pipelines]):
+                raise ValueError("not followed")
+
+    return report
 
 
 def members(count: float) -> None:
@@ -292,7 +297,8 @@ CASES: Final[dict[str, Case]] = {
     "lagloss.wire.format.MAX_LABEL_CHARS": Case(lambda size: reported(labels={"l": "x" * int(size)})),
     "lagloss.wire.format.MAX_AHEAD_MS": Case(lambda ahead_s: window(ahead_s * 1_000), 0.001),
     "lagloss.wire.format.RETENTION_MS": Case(lambda age_s: window(-age_s * 1_000), 0.001),
-    "aggregator.reports.undeclared.EMITTERS_A_PIPELINE": Case(emitters),
+    "aggregator.reports.undeclared.EMITTERS_A_PIPELINE": Case(emitters(1)),
+    "aggregator.reports.undeclared.EMITTERS_IN_ALL": Case(emitters(100)),
     "collector.bodies.MAX_BATCH_BYTES": Case(body(1024**2)),
     "collector.bodies.MAX_BLOCKS_BYTES": Case(body(4 * 1024**2)),
     "collector.bodies.MAX_DEFINITION_BYTES": Case(body(64 * 1024)),

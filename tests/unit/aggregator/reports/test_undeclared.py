@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aggregator.reports import undeclared
-from aggregator.reports.undeclared import LIMITS, Kind, Name, UndeclaredNames, is_strange, strange_names
+from aggregator.reports.undeclared import LIMITS, Kind, Name, Room, UndeclaredNames, is_strange, strange_names
 from lagloss.wire.format import Progress, Tally
 from lagloss.wire.sketch import Sketch
 
@@ -59,7 +61,36 @@ def test_lanes_and_replays_are_strangers_always() -> None:
 
 def test_a_pipeline_may_have_so_many_emitters_and_others_have_room_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(undeclared, "EMITTERS_A_PIPELINE", 3)
-    names = UndeclaredNames(emitters={"flooded": {b"a"}})
-    assert [names.admit_emitter("flooded", emitter) for emitter in (b"b", b"c", b"d")] == [True, True, False]
-    assert names.admit_emitter("flooded", b"a")
-    assert names.admit_emitter("other", b"d")
+    names = UndeclaredNames(emitters={"flooded": 1}, declared={"flooded", "other"})
+    assert [names.admit_emitter("flooded") for _ in range(3)] == [True, True, False]
+    assert names.admit_emitter("other")
+
+
+def test_pipelines_without_definition_share_the_room_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undeclared, "EMITTERS_A_PIPELINE", 3)
+    names = UndeclaredNames(emitters={"forged-1": 1, "forged-2": 1}, declared={"real"})
+    assert [names.admit_emitter(f"forged-{at}") for at in (3, 4)] == [True, False]
+    assert [names.admit_emitter("real") for _ in range(4)] == [True, True, True, False]
+
+
+def test_who_fills_the_room_for_names_leaves_the_others_their_share() -> None:
+    limit = LIMITS["lane"]
+    flood = {Name("lane", "flooded", "src.in", str(at)): at.to_bytes(4) for at in range(limit.in_all)}
+    strangers = UndeclaredNames(flood, declared={"flooded", "other"})
+    assert not strangers.admit(Name("lane", "flooded", "src.in", "one more"), b"new", 1)
+    assert strangers.admit(Name("lane", "other", "src.in", "t/0"), b"new", 1)
+
+
+@given(st.integers(1, 30), st.lists(st.integers(0, 5)))
+def test_a_room_is_bounded_and_refuses_nobody_who_has_less_than_a_share(in_all: int, payers: list[int]) -> None:
+    room = Room(in_all)
+    for number in payers:
+        payer, before = str(number), room.by_payer[str(number)]
+        share = in_all // len({payer, *(name for name, count in room.by_payer.items() if count)})
+        if room.has_room(payer):
+            room.take(payer)
+        else:
+            assert before >= share
+            assert room.taken >= in_all
+        assert room.taken == sum(room.by_payer.values())
+        assert room.taken < 2 * in_all
