@@ -91,8 +91,15 @@ class Retention:
         return {
             tables.table_of(rollup): rollup.start < rolled_up_s,
             **{tables.table_of(row): row.due_at < rolled_up_s * 1_000 for row in (DagRunRow, TaskTryRow)},
-            tables.table_of(RepairMessageRow): RepairMessageRow.repair.in_(
-                select(repair.id).where(repair.created_at < _ago(now_ms, self._settings.keep_names_days))
+            # not while a repair can go on, nor while its windows name what another one would send once more
+            tables.table_of(RepairMessageRow): RepairMessageRow.repair.not_in(
+                select(repair.id).where(
+                    or_(
+                        repair.state != "finished",
+                        repair.created_at >= _ago(now_ms, self._settings.keep_names_days),
+                        repair.to_window > oldest_day(now_ms, self._settings.keep_names_days),
+                    )
+                )
             ),
             tables.table_of(repair): repair.created_at < _ago(now_ms, self._settings.keep_rollups_days),
             tables.table_of(lost_name): lost_name.missed_at < named_from_ms,

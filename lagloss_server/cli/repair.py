@@ -44,7 +44,7 @@ def repair(
         bool, typer.Option("--include-perhaps", help="also send what is perhaps lost: it can arrive twice")
     ] = False,
     i_know: Annotated[
-        bool, typer.Option("--i-know", help="send though nodes behind the place do not declare `idempotent: true`")
+        bool, typer.Option("--i-know", help="send though nodes that get it do not declare `idempotent: true`")
     ] = False,
     rate: Annotated[
         float | None,
@@ -107,8 +107,8 @@ def repair(
         if prepared.must_be_confirmed and not i_know:
             nodes = ", ".join(prepared.not_idempotent)
             raise UsageError(
-                detail=f"not declared as `idempotent: true`: {nodes}. A message that such a node receives a second time"
-                " can have a second effect; declare it in the definition, or add --i-know"
+                detail=f"what is sent again can have a second effect: {nodes}. Declare nodes of which that is not so as"
+                " `idempotent: true` in the definition, or add --i-know"
             )
         documents: list[StatementDocument] = []
         stopping = threading.Event()  # after the transaction under way

@@ -52,8 +52,8 @@ class RepairRecordDocument(FromTo):
 
 @dataclass(frozen=True, slots=True)
 class RepairRecord:
-    """A repair of windows with from_s <= start < to_s. `before`, `after`: by window, the messages and those lost;
-    `statement`: how its last run ended, None before that."""
+    """A repair of windows with from_s <= start < to_s. `before`, `after`: by window, the messages and those lost, after
+    by what arrived where the window is not kept any more; `statement`: how its last run ended, None before that."""
 
     id: str
     place: str
@@ -143,6 +143,11 @@ def lost_before_repairs(records: Sequence[RepairRecord], from_s: int, to_s: int)
 
 def _record(row: Row[Any], now: Mapping[int, tuple[int, Interval]]) -> RepairRecord:
     before = {start: (messages, Interval(low, high)) for start, messages, low, high in row.plan["windows"]}
+    arrived: dict[int, int] = dict((row.statement or {}).get("arrived_by_window", ()))
+    by_statement = {
+        start: (messages, Interval(max(0, lost.min - arrived.get(start, 0)), max(0, lost.max - arrived.get(start, 0))))
+        for start, (messages, lost) in before.items()
+    }
     return RepairRecord(
         row.id,
         row.place,
@@ -153,7 +158,7 @@ def _record(row: Row[Any], now: Mapping[int, tuple[int, Interval]]) -> RepairRec
         row.created_at,
         row.created_by,
         before,
-        {start: now.get(start, loss) for start, loss in before.items()},
+        {start: now.get(start, loss) for start, loss in by_statement.items()},
         row.statement,
     )
 

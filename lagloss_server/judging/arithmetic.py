@@ -146,6 +146,17 @@ def is_unsettled(graph: Graph, mask: int) -> bool:
     )
 
 
+def has_passed(graph: Graph, place: GraphPlace, mask: int) -> bool:
+    """Return whether messages that come to a place once more, seen at `mask` since, have passed it, and what became of
+    them at each destination behind it."""
+    mask = mask & place.beyond | place.origin
+    implied_mask = implied(graph, mask)
+    behind = implied_mask & place.beyond
+    if any(its.is_missing(mask, implied_mask) for its in graph.places if its == place or its.origin & place.beyond):
+        return False
+    return all(mask & (to.at | to.filtered) or to.is_dead(mask) for to in graph.destinations if behind & to.part)
+
+
 def is_missing_outside(graph: Graph, mask: int) -> bool:
     """Rule 15: return whether messages with this pattern are missing at a place in no destination's part."""
     parts = functools.reduce(int.__or__, (destination.part for destination in graph.destinations))

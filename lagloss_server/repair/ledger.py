@@ -30,6 +30,11 @@ class TakenOver(LaglossError):
     """Another process has taken over repair {id}. It goes on from where this one was; nothing is sent twice."""
 
 
+class TransactionLost(LaglossError):
+    """Kafka ended the transaction of repair {id}, which took too long. Nothing is sent twice; the same command goes
+    on."""
+
+
 class UnknownRepair(UsageError):
     """No repair has the id {id}. `lagloss repair` prints the id of each repair, and incidents show it."""
 
@@ -49,7 +54,8 @@ class RepairRequest:
 class RepairPlan:
     """How a repair is carried out. `ends`: by topic and partition, the end of each topic that is sent into, before
     anything was; `windows`: what was lost before; `sample`: share of the ids that was looked at; `queue`: that is sent
-    into, and no topic."""
+    into, and no topic; `unnamed`: as in `LostSet`; `in_other_repairs`: lost messages that repairs of the place have
+    that did not see them arrive."""
 
     cluster: str
     sources: tuple[RecordSource, ...]
@@ -57,6 +63,8 @@ class RepairPlan:
     windows: tuple[WindowLoss, ...]
     sample: float = 1.0
     queue: str | None = None
+    unnamed: int = 0
+    in_other_repairs: int = 0
 
     @classmethod
     def of(cls, cluster: str, document: Mapping[str, Any]) -> RepairPlan:
@@ -68,6 +76,8 @@ class RepairPlan:
             tuple(WindowLoss(*row) for row in document["windows"]),
             document["sample"],
             document["queue"],
+            document["unnamed"],
+            document["in_other_repairs"],
         )
 
     def document(self) -> dict[str, Any]:
@@ -78,6 +88,8 @@ class RepairPlan:
             "windows": [window.document() for window in self.windows],
             "sample": self.sample,
             "queue": self.queue,
+            "unnamed": self.unnamed,
+            "in_other_repairs": self.in_other_repairs,
         }
 
     @property
@@ -169,9 +181,10 @@ class RepairLedger:
             raise UnknownRepair(id=repair_id)
         return StoredRepair.of(row)
 
-    def planned_elsewhere(self, request: RepairRequest) -> set[MessageKey]:
-        """Return the messages of these windows that repairs of the same place have sent, or have still to send. With
-        what is perhaps lost, those of which a finished repair does not know whether it sent them are not among them."""
+    def planned_elsewhere(self, request: RepairRequest) -> dict[MessageKey, bool]:
+        """Return the messages of these windows that repairs of the same place have sent, or have still to send, and
+        whether they arrived. With what is perhaps lost, those of which a finished repair does not know whether it sent
+        them are not among them."""
         with self._engine.connect() as connection:
             return _planned_elsewhere(connection, request)
 
@@ -210,9 +223,8 @@ class RepairLedger:
     def messages(self, repair_id: str) -> list[PlannedMessage]:
         """Return the messages of a repair in the order of its plan."""
         with self._engine.connect() as connection:
-            age_s = func.extract("epoch", func.clock_timestamp() - _message.c.sending_at).label("sending_for_s")
             rows = connection.execute(
-                select(_message, age_s).where(_message.c.repair == repair_id).order_by(_message.c.position)
+                select(_message).where(_message.c.repair == repair_id).order_by(_message.c.position)
             )
             return [_planned(row) for row in rows]
 
@@ -237,6 +249,11 @@ class RepairLedger:
             )
         return runner
 
+    def is_runner(self, repair_id: str, runner: str) -> bool:
+        """Return whether no other process has taken the repair over."""
+        with self._engine.connect() as connection:
+            return connection.execute(select(_repair.c.runner).where(_repair.c.id == repair_id)).scalar() == runner
+
     def write(
         self, repair_id: str, runner: str, states: Mapping[MessageState, Collection[int]] | None = None, **values: Any
     ) -> str | None:
@@ -254,19 +271,18 @@ class RepairLedger:
             for state, positions in (states or {}).items():
                 for chunk in _chunks(positions):
                     of_them = _message.c.repair == repair_id, _message.c.position.in_(chunk)
-                    now = {"sending_at": func.clock_timestamp()} if state == "sending" else {}
-                    connection.execute(update(_message).where(*of_them).values(state=state, **now))
+                    connection.execute(update(_message).where(*of_them).values(state=state))
             if values:
                 connection.execute(update(_repair).where(*is_mine).values(values))
         reason: str | None = row.stop_reason
         return reason
 
-    def mark_seen(self, repair_id: str, positions: Collection[int], *, is_delivered: bool) -> None:
-        """Note that messages were sent, since they were seen: at their destinations, or before."""
+    def mark_seen(self, repair_id: str, positions: Collection[int], state: MessageState, *, is_delivered: bool) -> None:
+        """Note what became of messages, as far as they were seen: at their destinations, or before."""
         with self._engine.begin() as connection:
             for chunk in _chunks(positions):
                 of_them = _message.c.repair == repair_id, _message.c.position.in_(chunk)
-                connection.execute(update(_message).where(*of_them).values(state="sent", is_delivered=is_delivered))
+                connection.execute(update(_message).where(*of_them).values(state=state, is_delivered=is_delivered))
 
     def end(
         self, repair_id: str, runner: str | None, state: RepairState, reason: str | None, statement: dict[str, Any]
@@ -310,10 +326,10 @@ def _newest(connection: Connection, request: RepairRequest, *, is_open: bool = F
     return None if row is None else StoredRepair.of(row)
 
 
-def _planned_elsewhere(connection: Connection, request: RepairRequest) -> set[MessageKey]:
+def _planned_elsewhere(connection: Connection, request: RepairRequest) -> dict[MessageKey, bool]:
     is_unknown = (_message.c.state == "sending") & (_repair.c.state == "finished")
     rows = connection.execute(
-        select(_message.c.window_start, _message.c.id_hash)
+        select(_message.c.window_start, _message.c.id_hash, func.bool_or(_message.c.is_delivered).label("arrived"))
         .join(_repair, _repair.c.id == _message.c.repair)
         .where(
             _repair.c.pipeline == request.pipeline,
@@ -323,8 +339,9 @@ def _planned_elsewhere(connection: Connection, request: RepairRequest) -> set[Me
             _message.c.state.in_(("planned", "sending", "sent")),
             ~is_unknown if request.with_perhaps else true(),
         )
+        .group_by(_message.c.window_start, _message.c.id_hash)
     )
-    return {(row.window_start, row.id_hash % (1 << 64)) for row in rows}
+    return {(row.window_start, row.id_hash % (1 << 64)): row.arrived for row in rows}
 
 
 def _values(repair_id: str, pipeline: str, planned: PlannedMessage) -> dict[str, Any]:
@@ -352,8 +369,7 @@ def _planned(row: Row[Any]) -> PlannedMessage:
     record: Position | None = None if row.target is None else FilePosition(row.target)
     if row.topic is not None:
         record = RecordPosition(row.topic, row.topic_partition, row.topic_offset, row.target)
-    age_s = None if row.sending_for_s is None else float(row.sending_for_s)
-    return PlannedMessage(row.position, message, record, state, row.is_delivered, age_s)
+    return PlannedMessage(row.position, message, record, state, row.is_delivered)
 
 
 def _chunks(positions: Collection[int]) -> Iterable[list[int]]:

@@ -10,9 +10,10 @@ from typing import Final, Literal
 from lagloss_server.repair.lost import LostId
 from lagloss_server.repair.records import MessageKey, RecordPosition
 
-MessageState = Literal["planned", "sending", "sent", "arrived", "gone"]
+MessageState = Literal["planned", "sending", "sent", "arrived", "elsewhere", "gone", "refused"]
 """`sending`: in the transaction that may have been committed, or in a request that SQS may have accepted; `arrived`: it
-came meanwhile, and is not sent; `gone`: its record is not in the topics any more, or its object not in the bucket."""
+came meanwhile, and is not sent; `elsewhere`: it passed the place meanwhile, and has not arrived; `gone`: its record is
+not in the topics any more, or its object not in the bucket; `refused`: the topic takes no such record."""
 PERHAPS_SENT: Final = ("sent", "sending")
 """States of what must not be sent again. Kafka settles `sending` when a run begins; where SQS cannot, it remains."""
 LEAST_RATE: Final = 50.0
@@ -38,15 +39,13 @@ Position = RecordPosition | FilePosition
 
 @dataclass(frozen=True, slots=True)
 class PlannedMessage:
-    """A message of a plan. `record`: where it is; None if it is gone. `sending_for_s`: time since it was about to be
-    sent when it was read from the ledger."""
+    """A message of a plan. `record`: where it is; None if it is gone."""
 
     position: int
     message: LostId
     record: Position | None
     state: MessageState = "planned"
     is_delivered: bool = False
-    sending_for_s: float | None = None
 
 
 def order(messages: Iterable[LostId], records: Mapping[MessageKey, Position]) -> list[PlannedMessage]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.topics import BEACONS
 from lagloss.errors import UsageError
-from lagloss_server.base.errors import NotEnoughData
-from lagloss_server.groups.cluster_groups import read_cluster_groups
+from lagloss_server.base.errors import NotEnoughData, UnknownPipeline, UnreadableDefinition
+from lagloss_server.groups.cluster_groups import ClusterGroup, NamedBy, read_cluster_groups
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
@@ -18,7 +18,7 @@ from lagloss_server.repair.lost import read_lost
 from lagloss_server.repair.plan import PlannedMessage, default_rate, order
 from lagloss_server.repair.queue import QueueTransport
 from lagloss_server.repair.site import RepairSite, find_site, input_of, not_idempotent, parse_place, receiver_of
-from lagloss_server.repair.topic import TopicTransport
+from lagloss_server.repair.topic import TopicTransport, settings_of
 from lagloss_server.repair.transport import RepairTransport, Say
 from lagloss_server.store.store import Store
 
@@ -26,9 +26,10 @@ from lagloss_server.store.store import Store
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A repair that can be begun, or gone on with. `stored`: None if it is new; then `messages` are those that no other
-    repair of the place has, `in_other_repairs` how many others there are, `unnamed` and `open_windows` as in `LostSet`.
-    `not_idempotent`: nodes that messages come to again and that do not declare that it has no second effect; `rate`:
-    records per second to send."""
+    repair of the place has, `repaired` how many of the others arrived by one, and `open_windows` as in `LostSet`.
+    `not_idempotent`: nodes that messages come to again and that do not declare that it has no second effect, and
+    compacted topics; `other_groups`: consumer groups that get them, too, and that no definition names; `rate`: records
+    per second to send."""
 
     request: RepairRequest
     not_idempotent: tuple[str, ...]
@@ -36,9 +37,9 @@ class Prepared:
     messages: tuple[PlannedMessage, ...]
     rate: float
     stored: StoredRepair | None = None
-    in_other_repairs: int = 0
-    unnamed: int = 0
+    repaired: int = 0
     open_windows: int = 0
+    other_groups: tuple[str, ...] = ()
 
     @property
     def waiting(self) -> int:
@@ -48,7 +49,7 @@ class Prepared:
 
     @property
     def must_be_confirmed(self) -> bool:
-        """Whether there is something to send through a node that does not declare that it has no second effect."""
+        """Whether there is something to send that can have a second effect."""
         return bool(self.not_idempotent) and self.waiting > 0
 
     @property
@@ -75,8 +76,8 @@ def prepare(
 
     Raises:
         UnknownPipeline, UnreadableDefinition
-        UsageError: the place is none, or no topic before it is named.
-        NotEnoughData: no window is closed, or the log no longer tells all that is lost.
+        UsageError: the place is none, no topic before it is named, or records sent into it would get other event times.
+        NotEnoughData: no window is closed, the log no longer tells all that is lost, or a repair's names are not kept.
         KafkaException, AwsUnreachable: the brokers, or AWS, do not answer, or refuse.
         Boto3Missing: messages are files.
     """
@@ -85,34 +86,103 @@ def prepare(
     request = RepairRequest(pipeline, place.label, from_s, to_s, with_perhaps)
     ledger = RepairLedger(store.engine)
     stored = ledger.find(request)
-    undeclared = not_idempotent(definition, receiver_of(place))
+    again = _Again(store, bootstrap, definition, receiver_of(place))
     if stored is not None and stored.state != "finished":
-        return _stored(ledger, stored, undeclared, from_topic, rate, bootstrap)
+        return _stored(ledger, stored, again, from_topic, rate, bootstrap)
     with closing(BeaconLog(bootstrap, BEACONS)) as log:
         lost = read_lost(store, log, pipeline, from_s, to_s, place, with_perhaps=with_perhaps)
     others = ledger.planned_elsewhere(request)
     messages = [message for message in lost.messages if message.key not in others]
     if stored is not None and not messages:
-        return _stored(ledger, stored, undeclared, None, rate, bootstrap)
+        return _stored(ledger, stored, again, None, rate, bootstrap)
     if not lost.windows:
         raise NotEnoughData(detail=f"{pipeline} has no closed window from {rfc3339(from_s)} to {rfc3339(to_s)}.")
     site = find_site(definition, place, from_topic, _read_topics(store, definition, receiver_of(place)))
     with closing(open_transport(site, bootstrap)) as transport:
         positions = transport.locate(messages, say)
         if stored is not None and not positions:  # what is still lost is gone
-            return _stored(ledger, stored, undeclared, None, rate, bootstrap)
+            return _stored(ledger, stored, again, None, rate, bootstrap)
         ends = transport.ends()
         rate = rate or default_rate(transport.rate())
+    repaired = sum(others.get(message.key, False) for message in lost.messages)
+    in_others = len(lost.messages) - len(messages) - repaired
+    plan = RepairPlan(site.cluster, site.sources, ends, lost.windows, lost.sample, site.queue, lost.unnamed, in_others)
     return Prepared(
         request,
-        undeclared,
-        RepairPlan(site.cluster, site.sources, ends, lost.windows, lost.sample, site.queue),
+        again.undeclared(plan),
+        plan,
         tuple(order(messages, positions)),
         rate,
-        in_other_repairs=len(lost.messages) - len(messages),
-        unnamed=lost.unnamed,
+        repaired=repaired,
         open_windows=lost.open_windows,
+        other_groups=again.other_groups(plan),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """Who gets a message that is sent again. `node`: that it is meant for."""
+
+    store: Store
+    bootstrap: str
+    definition: Definition
+    node: str
+
+    def undeclared(self, plan: RepairPlan) -> tuple[str, ...]:
+        """Return the nodes that do not declare that it has no second effect, and compacted topics.
+
+        Raises:
+            UsageError: a topic would give the records other event times.
+            KafkaException: the brokers do not answer.
+        """
+        names = [*not_idempotent(self.definition, self.node)]
+        for tap in self.definition.taps:
+            if tap.group is not None and tap.cluster == plan.cluster and tap.topic in plan.topics:
+                names += not_idempotent(self.definition, tap.node)
+        for named in (named for group in self._groups(plan) for named in group.named_by):
+            names += self._of_other(named) if named.pipeline != self.definition.name else []
+        return (*dict.fromkeys(names), *self._compacted(plan))
+
+    def other_groups(self, plan: RepairPlan) -> tuple[str, ...]:
+        """Return the consumer groups that read a topic which is sent into, and that no definition names."""
+        own = {tap.group for tap in self.definition.taps} | {spec.input for spec in self.definition.spec.nodes}
+        groups = {group.group for group in self._groups(plan) if not group.named_by and group.group not in own}
+        return tuple(sorted(groups))
+
+    def _groups(self, plan: RepairPlan) -> list[ClusterGroup]:
+        if plan.queue is not None:
+            return []
+        with self.store.engine.connect() as connection:
+            groups = [reading.group for reading in read_cluster_groups(connection)]
+        return [
+            group
+            for group in groups
+            if group.cluster == plan.cluster and any(lag.topic in plan.topics for lag in group.topics)
+        ]
+
+    def _of_other(self, named: NamedBy) -> list[str]:
+        try:
+            other = self.store.pipeline(named.pipeline).definition
+        except (UnknownPipeline, UnreadableDefinition):
+            return []
+        return [f"{name} of {named.pipeline}" for name in not_idempotent(other, named.node)]
+
+    def _compacted(self, plan: RepairPlan) -> list[str]:
+        if plan.queue is not None:
+            return []
+        settings = settings_of(cluster_of(plan.cluster, self.bootstrap), plan.topics)
+        for source in plan.sources:
+            is_stamped = settings.get(source.target, {}).get("message.timestamp.type") == "LogAppendTime"
+            if is_stamped and source.extraction.event_time.part.source == "timestamp":
+                raise UsageError(
+                    detail=f"the event time of records in {source.target} is their timestamp, which the broker sets"
+                    " (message.timestamp.type=LogAppendTime): what is sent again would be other messages, of now"
+                )
+        return [
+            f"topic {topic} (compacted: what is sent again becomes the newest of its key)"
+            for topic, config in settings.items()
+            if "compact" in config.get("cleanup.policy", "")
+        ]
 
 
 def _read_topics(store: Store, definition: Definition, node: str) -> list[str]:
@@ -148,7 +218,7 @@ def cluster_of(name: str, bootstrap: str) -> Cluster:
 def _stored(
     ledger: RepairLedger,
     stored: StoredRepair,
-    undeclared: tuple[str, ...],
+    again: _Again,
     from_topic: str | None,
     rate: float | None,
     bootstrap: str,
@@ -163,4 +233,12 @@ def _stored(
         with closing(open_transport(stored.plan, bootstrap)) as transport:
             rate = default_rate(transport.rate())
     messages = tuple(ledger.messages(stored.id))
-    return Prepared(stored.request, undeclared, stored.plan, messages, rate or stored.rate or default_rate(0), stored)
+    if not messages:
+        raise NotEnoughData(
+            detail=f"the names of the messages of {stored.name} are not kept any more; what it stated is with the"
+            " incident and in reports"
+        )
+    rate = rate or stored.rate or default_rate(0)
+    is_over = stored.state == "finished"
+    undeclared = () if is_over else again.undeclared(stored.plan)
+    return Prepared(stored.request, undeclared, stored.plan, messages, rate, stored)

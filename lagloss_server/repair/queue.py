@@ -1,8 +1,8 @@
 """Repairs of files: the notifications of S3 that were lost, once more into the queue before the place.
 
 SQS has no transactions. A message is `sending` in the ledger before SQS gets it, and `sent` once SQS has it. If the
-process is killed in between, no later one can know whether it was sent: the repair never sends it again, except into a
-FIFO queue, which drops a second one for five minutes.
+process is killed in between, no later one can know whether it was sent: the repair never sends it again. (A FIFO queue
+drops a second one, but for five minutes only, and a process can be suspended for longer before its request.)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote_plus
 
@@ -31,8 +31,6 @@ MOST: Final = 10
 """Messages of one request, as SQS allows."""
 AT_ONCE: Final = 10
 """Objects that are looked at side by side."""
-DROPPED_WITHIN_S: Final = 240.0
-"""A FIFO queue drops a message that it has had within the last five minutes; less a minute for the request."""
 PATIENCE: Final = {"connect_timeout": 5.0, "read_timeout": 20.0}
 _ABSENT: Final = {False: {404}, True: {400, 404, 405}}
 """HTTP status of an object that is not there, and of a version: not one of this bucket, or a delete marker."""
@@ -87,8 +85,7 @@ class QueueTransport:
 
     def __init__(self, url: str, make_client: MakeClient | None = None) -> None:
         self._url, self._is_fifo = url, url.endswith(".fifo")
-        # what a request has become that timed out is unknown: only a FIFO queue may get it twice
-        tries = {"retries": {"total_max_attempts": 3 if self._is_fifo else 1}}
+        tries = {"retries": {"total_max_attempts": 1}}  # what a request has become that timed out is unknown
         with reaching_aws(f"Connecting to {url}"):
             self._sqs = (make_client or boto3_clients(**PATIENCE, **tries))("sqs", region_of(url))
             self._s3 = (make_client or boto3_clients(**PATIENCE))("s3", region_of(url))
@@ -114,12 +111,7 @@ class QueueTransport:
             self._sqs.get_queue_attributes(QueueUrl=self._url, AttributeNames=["QueueArn"])
 
     def resume(self, repair: StoredRepair, plan: Sequence[PlannedMessage]) -> tuple[int, list[PlannedMessage]]:
-        """As the protocol. What is `sending` in a FIFO queue is sent again at once, or not at all."""
-        again = self.read([planned for planned in plan if self._is_fifo and _is_dropped_twice(planned)])
-        sent = again.keys() - set(self.send(again, repair.position) if again else ())
-        return repair.position, [
-            replace(planned, state="sent") if planned.position in sent else planned for planned in plan
-        ]
+        return repair.position, list(plan)
 
     def read(self, waiting: Sequence[PlannedMessage]) -> dict[int, dict[str, Any]]:
         heads = self._heads([planned.message for planned in waiting])
@@ -188,12 +180,6 @@ def _version_of(head: Mapping[str, Any]) -> str:
     version: str = head.get("VersionId") or "null"
     etag: str = head["ETag"].strip('"')
     return etag if version == "null" else version
-
-
-def _is_dropped_twice(planned: PlannedMessage) -> bool:
-    """Return whether a FIFO queue that has had a message drops it when it is sent again."""
-    age_s = planned.sending_for_s
-    return planned.state == "sending" and age_s is not None and age_s < DROPPED_WITHIN_S
 
 
 def _is_unsent(error: BaseException | None) -> bool:

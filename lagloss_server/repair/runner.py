@@ -17,12 +17,12 @@ from lagloss_server.base import format as fmt
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.repair import plan as plans
 from lagloss_server.repair.arrivals import Arrivals, came_meanwhile, count_lost_again, count_lost_since
-from lagloss_server.repair.ledger import RepairLedger, RepairState, StoredRepair
+from lagloss_server.repair.ledger import RepairLedger, RepairState, StoredRepair, TakenOver, TransactionLost
 from lagloss_server.repair.lost import WindowLoss
 from lagloss_server.repair.plan import PERHAPS_SENT, MessageState, PlannedMessage
 from lagloss_server.repair.preparation import Prepared, open_transport
 from lagloss_server.repair.statement import StatementDocument, nothing_sent, plan_document, statement, without_names
-from lagloss_server.repair.transport import NothingSent, RepairTransport, Say
+from lagloss_server.repair.transport import NothingSent, RecordsRefused, RepairTransport, Say
 from lagloss_server.store.schema.repair import RepairRow
 from lagloss_server.store.store import Store
 
@@ -30,6 +30,9 @@ LOOK_S: Final = 1.0
 """Interval of looks for arrivals, and for losses."""
 RECHECK_S: Final = 30.0
 """Interval of reads of the windows for messages that came meanwhile."""
+SETTLE_S: Final = 3.0
+"""Nothing new for so long, and all nodes have reported: a destination's word that a message came can be there before an
+earlier node's that it went to another one, too."""
 
 
 class _Stopped(Exception):
@@ -53,7 +56,8 @@ class RepairRun:
 
     Raises, as `run`:
         TakenOver: another process runs the same repair now.
-        KafkaException, AwsUnreachable, OperationalError: a server does not answer; the repair can be gone on with.
+        TransactionLost, KafkaException, AwsUnreachable, OperationalError: a server does not answer; the repair can be
+            gone on with.
     """
 
     def __init__(self, store: Store, bootstrap: str, repair: StoredRepair, options: RunOptions) -> None:
@@ -63,6 +67,8 @@ class RepairRun:
         self._runner: str | None = None
         self._looked_at = self._rechecked_at = 0.0
         self._lost_before = 0
+        self._arrived_now: set[int] = set()
+        """Positions of the messages that this run saw arrive."""
         self._began_ms = time.time() * 1_000
 
     def run(self) -> StatementDocument:
@@ -72,7 +78,9 @@ class RepairRun:
         with ExitStack() as stack:
             self._log = stack.enter_context(closing(BeaconLog(self._bootstrap, BEACONS)))
             planned_ms = self._repair.created_at.timestamp() * 1_000
-            self._arrivals = Arrivals(self._store, self._log, request.pipeline, self._repair.name, windows, planned_ms)
+            self._arrivals = Arrivals(
+                self._store, self._log, request.pipeline, request.place, self._repair.name, windows, planned_ms
+            )
             reason: str | None = None
             if self._repair.state != "finished":
                 self._runner = self._ledger.take_over(self._repair, self._options.rate)
@@ -80,6 +88,10 @@ class RepairRun:
                     self._send(stack)
                 except _Stopped as stop:
                     reason = str(stop)
+                except TakenOver as error:
+                    if self._ledger.is_runner(self._repair.id, self._runner):
+                        raise TransactionLost(id=self._repair.id) from error
+                    raise
             if reason is None:
                 self._await_arrivals()
             return self._state("finished" if reason is None else "stopped", reason)
@@ -133,6 +145,9 @@ class RepairRun:
         except NothingSent:
             self._mark({"planned": contents.keys()})
             raise
+        except RecordsRefused as refused:
+            self._mark({"refused": refused.positions, "planned": contents.keys() - set(refused.positions)})
+            return 0, batch[0].position
         sent = contents.keys() - set(unsent)
         position = min([end, *unsent])
         self._mark({"sent": sent, "planned": unsent}, position=position)
@@ -174,7 +189,8 @@ class RepairRun:
             raise _Stopped(f"{fmt.counted(lost, 'message')} that were sent again are lost again")
 
     def _count_lost_again(self) -> int:
-        return count_lost_again(self._store.engine, self._repair.id, self._repair.request.place, self._began_ms)
+        place, behind = self._repair.request.place, self._arrivals.behind
+        return count_lost_again(self._store.engine, self._repair.id, place, behind, self._began_ms)
 
     def _recheck(self, position: int) -> None:
         """Leave out what came meanwhile, of all that is to be sent from a position on."""
@@ -182,8 +198,7 @@ class RepairRun:
             return
         rest = [planned for planned in self._ordered() if planned.position >= position and planned.state == "planned"]
         request = self._repair.request
-        came = came_meanwhile(self._store, self._log, request.pipeline, request.place, rest)
-        self._mark({"arrived": [planned.position for planned in came]})
+        self._mark(came_meanwhile(self._store, self._log, request.pipeline, request.place, rest))
         self._rechecked_at = time.monotonic()
 
     def _in_flight(self) -> int:
@@ -198,29 +213,38 @@ class RepairRun:
         while True:
             self._arrivals.look()
             left = self._note_arrivals()
-            if not left or time.monotonic() > deadline or self._options.stopping.wait(LOOK_S):
+            is_settled = not self._arrived_now or time.monotonic() - self._arrivals.changed_at >= SETTLE_S
+            if (not left and is_settled) or time.monotonic() > deadline or self._options.stopping.wait(LOOK_S):
                 return
             self._options.say(f"waiting for {left} of {self._count('sent')} to arrive")
 
     def _note_arrivals(self) -> int:
-        """Store what has arrived; return how many of those that were sent have not."""
+        """Store what has arrived; return how many of those that were sent have not. What a node reports later can take
+        an arrival back."""
         perhaps = [planned for planned in self._messages.values() if planned.state in PERHAPS_SENT]
-        sent = [planned for planned in perhaps if not planned.is_delivered]
-        seen = [lost for lost in sent if lost.state == "sending" and self._arrivals.is_seen(lost.message.key)]
-        arrived = [planned for planned in sent if self._arrivals.has_arrived(planned.message.key)]
-        for messages, is_delivered in ((seen, False), (arrived, True)):
-            for planned in messages:
-                self._messages[planned.position] = replace(planned, state="sent", is_delivered=is_delivered)
-            if messages:
-                positions = [planned.position for planned in messages]
-                self._ledger.mark_seen(self._repair.id, positions, is_delivered=is_delivered)
-        return len(sent) - len(arrived)
+        seen = [it for it in perhaps if it.state == "sending" and self._arrivals.is_seen(it.message.key)]
+        arrived = {it.position for it in perhaps if self._arrivals.has_arrived(it.message.key)}
+        delivered = {it.position for it in perhaps if it.is_delivered}
+        self._note([planned.position for planned in seen], "sent", is_delivered=False)
+        self._note((self._arrived_now & delivered) - arrived, "sent", is_delivered=False)
+        self._note(arrived - delivered, "sent", is_delivered=True)
+        self._arrived_now = (self._arrived_now & arrived) | (arrived - delivered)
+        return sum(not self._messages[planned.position].is_delivered for planned in perhaps)
+
+    def _note(self, positions: Collection[int], state: MessageState, *, is_delivered: bool) -> None:
+        for position in positions:
+            self._messages[position] = replace(self._messages[position], state=state, is_delivered=is_delivered)
+        if positions:
+            self._ledger.mark_seen(self._repair.id, positions, state, is_delivered=is_delivered)
 
     def _state(self, state: RepairState, reason: str | None) -> StatementDocument:
         """Store how the run ended, and return the statement."""
         self._arrivals.look()
         self._note_arrivals()
         request = self._repair.request
+        passed = [planned for planned in self._ordered() if planned.state == "elsewhere"]
+        came = came_meanwhile(self._store, self._log, request.pipeline, request.place, passed)
+        self._note(came["arrived"], "arrived", is_delivered=False)
         listed = self._store.windows(request.pipeline, request.from_s, request.to_s)
         starts = {window.start_s for window in self._repair.plan.windows}
         after = [
@@ -230,7 +254,8 @@ class RepairRun:
         ]
         ended = replace(self._repair, state=state, stop_reason=reason, rate=self._options.rate)
         document = statement(ended, self._ordered(), self._options.not_idempotent, after)
-        self._ledger.end(self._repair.id, self._runner, state, reason, without_names(document))
+        stored = without_names(document, self._ordered())
+        self._ledger.end(self._repair.id, self._runner, state, reason, stored)
         return document
 
     # -- messages -----------------------------------------------------------------------------------------------------

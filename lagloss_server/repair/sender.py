@@ -8,8 +8,9 @@ both or neither.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -28,6 +29,9 @@ TRANSACTION_TIMEOUT_S: Final = 30
 PARTITION_UA: Final = -1
 """librdkafka's partitioner chooses."""
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
+_REFUSED: Final = frozenset(
+    {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_MSG}
+)
 _MAX_RECORD_BYTES: Final = 256 * 1024 * 1024
 """The topic's own limit counts."""
 
@@ -41,6 +45,14 @@ class OutgoingRecord:
     record: TopicRecord
     headers: list[tuple[str, Any]]
     keeps_partition: bool
+
+
+class BatchRefused(Exception):
+    """The broker takes no such records, by their indexes in the batch; the transaction is aborted."""
+
+    def __init__(self, indexes: Collection[int]) -> None:
+        super().__init__(indexes)
+        self.indexes = indexes
 
 
 class RepairSender:
@@ -61,7 +73,7 @@ class RepairSender:
         # without a callback, a fatal error would be raised in the midst of another one's
         common = {"log_level": 0, "error_cb": lambda _error: None}
         connection = KafkaConnection.of(cluster)
-        self._failed: list[KafkaError] = []
+        self._failed: dict[int, KafkaError] = {}
         self._place = TopicPartition(topic, 0)
         self._consumer = Consumer(
             connection.client(
@@ -74,6 +86,8 @@ class RepairSender:
                     "transactional.id": group,
                     "transaction.timeout.ms": TRANSACTION_TIMEOUT_S * 1_000,
                     "message.max.bytes": _MAX_RECORD_BYTES,
+                    "compression.type": "lz4",  # what came compressed may be too large without
+                    "batch.num.messages": 1,  # the broker refuses batches, and it is to name the record
                     "partitioner": "murmur2_random",
                     **common,
                 }
@@ -99,21 +113,29 @@ class RepairSender:
         return place.offset if place.offset >= 0 else None
 
     def send(self, records: Sequence[OutgoingRecord], position: int) -> None:
-        """Send records, each into its topic, and commit them together with the position of the plan behind them."""
+        """Send records, each into its topic, and commit them together with the position of the plan behind them.
+
+        Raises:
+            BatchRefused: some of them are not taken, and none is sent.
+        """
         self._failed.clear()
         self._call(self._producer.begin_transaction)
-        for record in records:
-            self._produce(record)
+        for index, record in enumerate(records):
+            if self._failed:
+                break
+            self._produce(index, record)
         self._call(self._producer.flush, CALL_TIMEOUT_S)
         if self._failed:
             self._call(self._producer.abort_transaction, CALL_TIMEOUT_S)
-            raise KafkaException(self._failed[0])
+            if refused := [index for index, error in self._failed.items() if error.code() in _REFUSED]:
+                raise BatchRefused(refused)
+            raise KafkaException(next(iter(self._failed.values())))
         offset = TopicPartition(self._place.topic, self._place.partition, position)
         group = self._consumer.consumer_group_metadata()
         self._call(self._producer.send_offsets_to_transaction, [offset], group, CALL_TIMEOUT_S)
         self._call(self._producer.commit_transaction, CALL_TIMEOUT_S)
 
-    def _produce(self, outgoing: OutgoingRecord) -> None:
+    def _produce(self, index: int, outgoing: OutgoingRecord) -> None:
         """Send a record into its own partition; one of another topic into that of its key, as Java's clients do."""
         record = outgoing.record
         while True:
@@ -123,19 +145,24 @@ class RepairSender:
                     record.value,
                     record.key,
                     partition=record.partition if outgoing.keeps_partition else PARTITION_UA,
-                    on_delivery=self._delivered,
+                    on_delivery=partial(self._delivered, index),
                     timestamp=max(0, record.timestamp_ms),
                     headers=outgoing.headers,
                 )
             except BufferError:
                 self._producer.poll(0.1)
+            except KafkaException:
+                self._producer.poll(0)
+                if not self._failed:  # by an earlier record of the transaction
+                    raise
+                return
             else:
                 self._producer.poll(0)
                 return
 
-    def _delivered(self, error: KafkaError | None, _message: Any) -> None:
+    def _delivered(self, index: int, error: KafkaError | None, _message: Any) -> None:
         if error is not None:
-            self._failed.append(error)
+            self._failed[index] = error
 
     def _call(self, method: Any, *values: Any) -> None:
         """Call a method of the producer until it is through: what can be tried again goes on where it was."""

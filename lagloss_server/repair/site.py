@@ -112,7 +112,7 @@ def find_site(
     taps = _taps_before(definition, graph, place, node)
     if len({tap.cluster for tap in taps}) > 1:
         raise UsageError(detail=f"the topics before {place} are on several clusters, which a repair cannot send into")
-    named = {tap.topic: tap.extraction for tap in taps}
+    named = list(dict.fromkeys((tap.topic, tap.extraction) for tap in taps))
     queue = None if named else _queue_before(definition, graph, node)
     if queue is not None:
         if from_topic is not None:
@@ -147,32 +147,36 @@ def _sources(
     definition: Definition,
     place: Place,
     node: str,
-    named: dict[str, Extraction],
+    named: Sequence[tuple[str, Extraction]],
     cluster: str,
     from_topic: str | None,
 ) -> Iterable[RecordSource]:
-    if from_topic is None or from_topic in named:
-        chosen = named if from_topic is None else {from_topic: named[from_topic]}
-        yield from (RecordSource(topic, extraction, topic) for topic, extraction in chosen.items())
+    """Yield the sources; `named`: the topics before the place, each with every way to read ids from its records."""
+    topics = {topic for topic, _ in named}
+    if from_topic is None or from_topic in topics:
+        chosen = [(topic, extraction) for topic, extraction in named if from_topic in (None, topic)]
+        yield from (RecordSource(topic, extraction, topic) for topic, extraction in chosen)
         queues = [
             tap for tap in definition.taps if tap.node == node and "dead" in tap.places and tap.cluster == cluster
         ]
-        if len(chosen) == 1 and place.kind != "link":
-            (target,) = chosen
+        targets = {topic for topic, _ in chosen}
+        if len(targets) == 1 and place.kind != "link":
+            (target,) = targets
             yield from (RecordSource(tap.topic, tap.extraction, target) for tap in queues)
         return
-    if len(named) > 1:
-        known = ", ".join(sorted(named))
+    if len(topics) > 1:
+        known = ", ".join(sorted(topics))
         raise UsageError(
             detail=f"--from-topic: expected one of the topics that {node} reads ({known}), found {from_topic}"
         )
     tapped = [tap.extraction for tap in definition.taps if tap.topic == from_topic and tap.cluster == cluster]
-    extraction = next(iter([*tapped, *named.values()]), HEADERS)
-    yield RecordSource(from_topic, extraction, next(iter(named), from_topic))
+    extractions = tapped or [extraction for _, extraction in named] or [HEADERS]
+    target = next(iter(topics), from_topic)
+    yield from (RecordSource(from_topic, extraction, target) for extraction in dict.fromkeys(extractions))
 
 
 def _taps_before(definition: Definition, graph: Graph, place: Place, node: str) -> list[Tap]:
-    """Return the taps of the topics that a node reads; of a link, those that its source writes."""
+    """Return the taps of the topics that a node reads; of a link, those of what its source writes there."""
     reading = [tap for tap in definition.taps if tap.node == node and tap.group is not None and "in" in tap.places]
     outs = {
         link.out
@@ -188,9 +192,10 @@ def _taps_before(definition: Definition, graph: Graph, place: Place, node: str) 
     ]
     if not reading:
         return written
-    topics = {(tap.cluster, tap.topic) for tap in written}
-    common = [tap for tap in reading if (tap.cluster, tap.topic) in topics]
-    return common or reading
+    topics = {(tap.cluster, tap.topic) for tap in written} & {(tap.cluster, tap.topic) for tap in reading}
+    if not topics:
+        return reading
+    return [tap for tap in (reading if place.kind == "node" else written) if (tap.cluster, tap.topic) in topics]
 
 
 def not_idempotent(definition: Definition, node: str) -> tuple[str, ...]:

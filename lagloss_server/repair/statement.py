@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NotRequired, TypedDict, cast
 
@@ -33,8 +34,10 @@ Found = TypedDict("Found", {"found": int})  # noqa: UP013
 
 class RepairDocument(FromTo, Found):
     """A repair that is planned. `lost` = `found` + `gone`; `gone`: records that the topics do not have any more;
-    `topic`: that is sent into; `in_other_repairs`: lost messages that another repair of the place has; `unnamed`:
-    missing ones whose fate is unknown one by one; `before`: the windows' loss when the repair was planned."""
+    `topic`: that is sent into; `in_other_repairs`: lost messages that another repair of the place has, and that did not
+    arrive by it; `repaired`: those that did; `unnamed`: missing ones whose fate is unknown one by one; `other_groups`:
+    consumer groups that get what is sent, and that no definition names; `before`: the windows' loss when the repair was
+    planned."""
 
     repair: str | None
     pipeline: str
@@ -49,18 +52,23 @@ class RepairDocument(FromTo, Found):
     not_idempotent: list[str]
     before: LossDocument
     in_other_repairs: NotRequired[int]
+    repaired: NotRequired[int]
+    other_groups: NotRequired[list[str]]
     unnamed: NotRequired[int]
     sample: NotRequired[float]
 
 
 class StatementDocument(RepairDocument):
     """A repair that has run. `sent` counts all of it, whichever run sent them; `arrived_meanwhile`: those that needed
-    no sending; `missing`: those that were sent and did not arrive; `after`: the windows' loss now."""
+    no sending; `elsewhere`: those that passed the place meanwhile, and did not arrive; `refused`: those whose records
+    the topic does not take; `missing`: those that were sent and did not arrive; `after`: the windows' loss now."""
 
     sent: int
     arrived: int
     missing: list[str]
     arrived_meanwhile: int
+    elsewhere: list[str]
+    refused: list[str]
     stop_reason: str | None
     after: NotRequired[LossDocument]
 
@@ -71,16 +79,16 @@ def plan_document(prepared: Prepared) -> RepairDocument:
     document = _head(prepared.request, prepared.plan, prepared.messages, stored)
     document["rate"] = round(prepared.rate, 1)
     document["not_idempotent"] = list(prepared.not_idempotent)
-    if prepared.in_other_repairs:
-        document["in_other_repairs"] = prepared.in_other_repairs
-    if prepared.unnamed:
-        document["unnamed"] = prepared.unnamed
+    if prepared.repaired:
+        document["repaired"] = prepared.repaired
+    if prepared.other_groups:
+        document["other_groups"] = list(prepared.other_groups)
     return document
 
 
 def nothing_sent(document: RepairDocument) -> StatementDocument:
     """Return the statement of a repair that had nothing to send."""
-    return _statement(document, [], 0, None)
+    return _statement(document, [], None)
 
 
 def statement(
@@ -92,39 +100,43 @@ def statement(
     """Return what a repair has done so far."""
     head = _head(stored.request, stored.plan, messages, stored)
     head["not_idempotent"] = list(not_idempotent)
-    came = sum(planned.state == "arrived" for planned in messages)
-    sent = [planned for planned in messages if planned.state in PERHAPS_SENT]
-    document = _statement(head, sent, came, stored.stop_reason)
+    document = _statement(head, messages, stored.stop_reason)
     document["state"] = stored.state
     if after is not None:
         document["after"] = loss_of(after)
     return document
 
 
-def _statement(
-    head: RepairDocument, sent: Sequence[PlannedMessage], came: int, stop_reason: str | None
-) -> StatementDocument:
+def _statement(head: RepairDocument, messages: Sequence[PlannedMessage], stop_reason: str | None) -> StatementDocument:
+    sent = [planned for planned in messages if planned.state in PERHAPS_SENT]
     document = cast("StatementDocument", dict(head))
     document["state"] = "finished"
     document["sent"] = len(sent)
     document["arrived"] = sum(planned.is_delivered for planned in sent)
     document["missing"] = [id_of(planned) for planned in sent if not planned.is_delivered]
-    document["arrived_meanwhile"] = came
+    document["arrived_meanwhile"] = sum(planned.state == "arrived" for planned in messages)
+    document["elsewhere"] = [id_of(planned) for planned in messages if planned.state == "elsewhere"]
+    document["refused"] = [id_of(planned) for planned in messages if planned.state == "refused"]
     document["stop_reason"] = stop_reason
     return document
 
 
-def without_names(document: StatementDocument) -> dict[str, object]:
-    """Return a statement as it is stored: who may not see message ids reads it, too."""
+def without_names(document: StatementDocument, messages: Iterable[PlannedMessage]) -> dict[str, object]:
+    """Return a statement as it is stored: who may not see message ids reads it, too. Windows are kept for a shorter
+    time: it has how many messages of each arrived."""
     named = {name: value for name, value in document.items() if name != "gone_ids"}
-    return {**named, "missing": len(document["missing"])}
+    counts = {name: len(document[name]) for name in ("missing", "elsewhere", "refused")}
+    arrived = Counter(planned.message.window_start_s for planned in messages if planned.is_delivered)
+    return {**named, **counts, "arrived_by_window": sorted(arrived.items())}
 
 
 def exit_code(document: StatementDocument) -> int:
-    """Return 0 if all that is lost arrived, 4 if all but what is gone did, else 1."""
-    if document["missing"] or document["state"] != "finished":
+    """Return 0 if all that is lost arrived; 4 if all did that could be sent, or that this repair has to send; else
+    1."""
+    if document["missing"] or document["elsewhere"] or document["state"] != "finished":
         return EXIT_BREACHED
-    return EXIT_NOT_ENOUGH_DATA if document["gone"] else EXIT_OK
+    left = document["gone"] or document["refused"] or document.get("unnamed") or document.get("in_other_repairs")
+    return EXIT_NOT_ENOUGH_DATA if left else EXIT_OK
 
 
 def plan_lines(document: RepairDocument) -> Iterator[str]:
@@ -133,26 +145,26 @@ def plan_lines(document: RepairDocument) -> Iterator[str]:
     yield f"{lost} lost at {document['place']} of {document['pipeline']}, from {document['from']} to {document['to']}"
     yield f"{document['found']} have a record to send into {document['topic']}, at {document['rate']:g} per second"
     yield from _named("gone", document["gone_ids"])
-    if document.get("in_other_repairs"):
-        yield f"{document['in_other_repairs']} more are in other repairs of this place"
-    if document.get("unnamed"):
-        yield f"{document['unnamed']} more are missing, with a fate that is unknown one by one: they are left out"
-    if document.get("sample", 1) < 1:
-        yield f"of a sample of {fmt.percent(document['sample'])}: what is lost of the others is unknown"
+    yield from _left_out(document)
     if document["not_idempotent"]:
-        yield f"not declared idempotent: {', '.join(document['not_idempotent'])}"
+        yield f"can have a second effect: {', '.join(document['not_idempotent'])}"
+    if document.get("other_groups"):
+        yield f"read by consumer groups that no definition names, too: {', '.join(document['other_groups'])}"
 
 
 def statement_lines(document: StatementDocument) -> Iterator[str]:
     """Yield for people what a repair has done."""
-    yield f"{document['repair']}: {document['state']}" + (
-        f", {document['stop_reason']}" if document["stop_reason"] else ""
-    )
+    if document["repair"] is not None:
+        reason = f", {document['stop_reason']}" if document["stop_reason"] else ""
+        yield f"{document['repair']}: {document['state']}{reason}"
     yield f"sent {document['sent']} of {document['lost']}, arrived {document['arrived']}"
     if document["arrived_meanwhile"]:
         yield f"{document['arrived_meanwhile']} arrived before they were sent again"
+    yield from _named("past the place by themselves, and not arrived", document["elsewhere"])
     yield from _named("gone", document["gone_ids"])
+    yield from _named("refused by the topic", document["refused"])
     yield from _named("sent and not arrived", document["missing"])
+    yield from _left_out(document)
     before, after = document["before"], document.get("after")
     if after is not None:
         yield f"lost before the repair: {_loss(before)}; now: {_loss(after)}"
@@ -195,9 +207,24 @@ def _head(
         "not_idempotent": [],
         "before": loss_of(plan.windows),
     }
+    if plan.unnamed:
+        document["unnamed"] = plan.unnamed
+    if plan.in_other_repairs:
+        document["in_other_repairs"] = plan.in_other_repairs
     if plan.sample < 1:
         document["sample"] = plan.sample
     return document
+
+
+def _left_out(document: RepairDocument) -> Iterator[str]:
+    if document.get("repaired"):
+        yield f"{document['repaired']} more arrived by other repairs of this place"
+    if document.get("in_other_repairs"):
+        yield f"{document['in_other_repairs']} more are in other repairs of this place, and have not arrived"
+    if document.get("unnamed"):
+        yield f"{document['unnamed']} more are missing, with a fate that is unknown one by one: they are left out"
+    if document.get("sample", 1) < 1:
+        yield f"of a sample of {fmt.percent(document['sample'])}: what is lost of the others is unknown"
 
 
 def _named(what: str, ids: Sequence[str]) -> Iterator[str]:

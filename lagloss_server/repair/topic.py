@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 
-from lagloss.broker.connection import Cluster
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.broker.errors import kafka_error
 from lagloss.wire.format import OffsetRange
 from lagloss_server.base.errors import NotEnoughData
 from lagloss_server.extraction import BROKEN_HEADERS
@@ -13,10 +17,10 @@ from lagloss_server.repair import plan as plans
 from lagloss_server.repair.ledger import StoredRepair
 from lagloss_server.repair.lost import LostId
 from lagloss_server.repair.plan import PlannedMessage
-from lagloss_server.repair.records import MessageKey, RecordPosition, TopicRecord, TopicRecords, with_keys
-from lagloss_server.repair.sender import OutgoingRecord, RepairSender
+from lagloss_server.repair.records import TIMEOUT_S, MessageKey, RecordPosition, TopicRecords, with_keys
+from lagloss_server.repair.sender import BatchRefused, OutgoingRecord, RepairSender
 from lagloss_server.repair.site import RecordSource
-from lagloss_server.repair.transport import Say
+from lagloss_server.repair.transport import RecordsRefused, Say
 
 
 class TopicTransport:
@@ -28,7 +32,6 @@ class TopicTransport:
         self._cluster, self._sources = cluster, sources
         self._stack = ExitStack()
         self._records = self._stack.enter_context(closing(TopicRecords(cluster, cluster_name)))
-        self._extractions = {source.topic: source.extraction for source in sources}
 
     def close(self) -> None:
         self._stack.close()
@@ -51,7 +54,7 @@ class TopicTransport:
 
     def begin(self, repair: StoredRepair) -> None:
         self._name = repair.name
-        self._extractors = {source.topic: self._records.extractor(source) for source in self._sources}
+        self._extractors = [(source, self._records.extractor(source)) for source in self._sources]
         sender = RepairSender(self._cluster, repair.id, repair.name, repair.plan.topics[0])
         self._sender = self._stack.enter_context(sender)
         self._committed = self._sender.begin()
@@ -64,20 +67,22 @@ class TopicTransport:
     def _read_back(self, repair: StoredRepair) -> set[MessageKey]:
         """Return the messages that the topics themselves show as sent, where Kafka has forgotten the position."""
         sent: set[MessageKey] = set()
-        for source in self._sources:
-            ends = repair.plan.ends[source.target]
-            marks = self._records.watermarks(source.target)
+        for target in self._targets:
+            ends = repair.plan.ends[target]
+            marks = self._records.watermarks(target)
             ranges = [
                 OffsetRange(partition, max(mark.low, ends.get(partition, mark.low)), mark.high - 1)
                 for partition, mark in marks.items()
                 if mark.high > max(mark.low, ends.get(partition, mark.low))
             ]
-            for batch in self._records.read(source.target, ranges):
+            for batch in self._records.read(target, ranges):
                 ours = [record for record in batch if record.replay == self._name.encode()]
-                sent |= {key for _, key in with_keys(self._extractors[source.topic], ours)} if ours else set()
-            if self._records.is_held_back(source.target):
+                for source, extractor in self._extractors if ours else ():
+                    if source.target == target:
+                        sent |= {key for _, key in with_keys(extractor, ours)}
+            if self._records.is_held_back(target):
                 raise NotEnoughData(
-                    detail=f"an open transaction in {source.target} hides what was sent; try again once it has ended"
+                    detail=f"an open transaction in {target} hides what was sent; try again once it has ended"
                 )
         return sent
 
@@ -86,18 +91,38 @@ class TopicTransport:
         by_place = {message.record: message for message in waiting if isinstance(message.record, RecordPosition)}
         read = self._records.read_at(by_place.keys())
         outgoing: dict[int, OutgoingRecord] = {}
-        for topic, extractor in self._extractors.items():
-            places = {(place.partition, place.offset): place for place in read if place.topic == topic}
+        for source, extractor in self._extractors:
+            places = {(place.partition, place.offset): place for place in read if place.topic == source.topic}
             for record, key in with_keys(extractor, [read[place] for place in places.values()]) if places else ():
                 place = places[record.partition, record.offset]
                 if by_place[place].message.key == key and record.headers is not BROKEN_HEADERS:
-                    outgoing[by_place[place].position] = self._outgoing(place, record)
+                    headers = record.headers_to_send(place.topic, source.extraction, self._name)
+                    copied = OutgoingRecord(place.target, record, headers, keeps_partition=place.topic == place.target)
+                    outgoing.setdefault(by_place[place].position, copied)
         return outgoing
 
-    def _outgoing(self, place: RecordPosition, record: TopicRecord) -> OutgoingRecord:
-        headers = record.headers_to_send(place.topic, self._extractions[place.topic], self._name)
-        return OutgoingRecord(place.target, record, headers, keeps_partition=place.topic == place.target)
-
     def send(self, contents: Mapping[int, OutgoingRecord], position: int) -> Collection[int]:
-        self._sender.send([contents[index] for index in sorted(contents)], position)
+        positions = sorted(contents)
+        try:
+            self._sender.send([contents[its] for its in positions], position)
+        except BatchRefused as refused:
+            raise RecordsRefused([positions[index] for index in refused.indexes]) from refused
         return ()
+
+
+def settings_of(cluster: Cluster, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics, of those that the user may see them of.
+
+    Raises:
+        KafkaException: the brokers do not answer.
+    """
+    admin = AdminClient(KafkaConnection.of(cluster).client({"log_level": 0}))
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    settings: dict[str, dict[str, str]] = {}
+    for resource, described in admin.describe_configs(resources).items():
+        try:
+            settings[resource.name] = {name: entry.value for name, entry in described.result(TIMEOUT_S).items()}
+        except KafkaException as error:
+            if kafka_error(error).code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise
+    return settings

@@ -18,6 +18,15 @@ class NothingSent(AwsUnreachable):
     """{what} failed: {detail}. Nothing of this batch was sent; the same command goes on."""
 
 
+class RecordsRefused(Exception):
+    """The topic takes no such records, at these positions of the plan: they are too large for it, or not of its form.
+    Nothing of the batch was sent."""
+
+    def __init__(self, positions: Collection[int]) -> None:
+        super().__init__(positions)
+        self.positions = positions
+
+
 class RepairTransport(Protocol):
     """Finds what was lost, and sends it again. Used by one thread.
 
@@ -60,6 +69,6 @@ class RepairTransport(Protocol):
         """Send what was read, with the position of the plan behind it; return the positions of what was not sent.
 
         Raises:
-            NothingSent: for certain. After any other error, a part or all of it may have been sent.
+            NothingSent, RecordsRefused: for certain. After any other error, a part or all of it may have been sent.
             TakenOver: as `begin`.
         """

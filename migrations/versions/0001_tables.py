@@ -812,8 +812,10 @@ def _repairs() -> None:
         text("topic", "topic in which its record is; null: gone, or a file", null=True),
         integer("topic_partition", null=True),
         bigint("topic_offset", null=True),
-        text("state", "planned, sending, sent, arrived (which needs no sending: it came meanwhile) or gone"),
-        moment("sending_at", "when it was about to be sent", null=True),
+        text(
+            "state",
+            "planned, sending, sent, arrived or elsewhere (which came meanwhile, and are not sent), gone or refused",
+        ),
         boolean("is_delivered", "whether it arrived at its destinations under this replay"),
         comment="Messages of a repair in the order in which they are sent. Writers: as repair.",
     )

@@ -367,10 +367,10 @@ def committed(bootstrap: str, topic: str) -> list[Copy]:
     return copies
 
 
-def make_topic(bootstrap: str, topic: str) -> None:
+def make_topic(bootstrap: str, topic: str, **config: str) -> None:
     """Create a topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(30)
 
 
 def copy_topic(bootstrap: str, topic: str, into: str) -> None:

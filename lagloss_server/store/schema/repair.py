@@ -60,7 +60,6 @@ class RepairMessageRow(Base):
     topic_partition: Mapped[int | None] = mapped_column(Integer)
     topic_offset: Mapped[int | None]
     state: Mapped[str] = mapped_column(
-        comment="planned, sending, sent, arrived (which needs no sending: it came meanwhile) or gone"
+        comment="planned, sending, sent, arrived or elsewhere (which came meanwhile, and are not sent), gone or refused"
     )
-    sending_at: Mapped[datetime | None] = mapped_column(comment="when it was about to be sent")
     is_delivered: Mapped[bool] = mapped_column(comment="whether it arrived at its destinations under this replay")

@@ -30,6 +30,7 @@ from lagloss_server.runs.run_store import RunReport, StateAt, record
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.audit import AuditTrailRow
+from lagloss_server.store.schema.repair import RepairMessageRow, RepairRow
 from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
 from lagloss_server.store.schema.taps import LostAfterwardsMessageRow, LostAfterwardsRow
 from lagloss_server.store.store import Store
@@ -328,6 +329,34 @@ def test_rows_without_partitions_go_by_age(pruned: Pruned) -> None:
     assert kept == 1
     assert set(pruned.store.rollups("chain", "hour", 0, TODAY_S)) == {days_ago(728)}
     assert pruned.count(tables.RollupRow) == 2
+
+
+def test_a_plan_of_a_repair_stays_while_it_can_go_on_or_its_windows_name_what_was_lost(pruned: Pruned) -> None:
+    def plan(name: str, state: str, to_days: int, created_days: int) -> None:
+        at = func.to_timestamp(NOW_MS / 1000 - created_days * DAY_S)
+        window_s = days_ago(to_days)
+        made = {
+            "id": name, "pipeline": "chain", "place": "node a", "from_window": window_s - 60, "to_window": window_s,
+            "with_perhaps": False, "cluster": "", "plan": {}, "set_hash": "", "created_at": at, "created_by": "ann",
+            "state": state, "runner": "", "position": 0,
+        }  # fmt: skip
+        message = {
+            "repair": name, "position": 0, "pipeline": "chain", "window_start": window_s - 60, "id_hash": 1,
+            "kind": "lost", "state": "sent", "is_delivered": False,
+        }  # fmt: skip
+        connection.execute(insert(RepairRow).values(made))
+        connection.execute(insert(RepairMessageRow).values(message))
+
+    with pruned.store.engine.begin() as connection:
+        plan("over", "finished", 9, 8)
+        plan("stopped", "stopped", 9, 8)
+        plan("named", "finished", 7, 8)
+        plan("of today", "finished", 9, 1)
+    pruned.retention.round(NOW_MS)
+    with pruned.store.engine.connect() as connection:
+        kept = set(connection.execute(select(RepairMessageRow.repair)).scalars())
+    assert kept == {"stopped", "named", "of today"}
+    assert pruned.count(RepairRow) == 4
 
 
 def test_upkeep_rolls_up_and_prunes_beside_closing(pruned: Pruned) -> None:

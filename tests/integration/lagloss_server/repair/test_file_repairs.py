@@ -96,8 +96,11 @@ def test_lost_files_are_notified_of_once_and_those_that_were_deleted_are_gone(fi
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_what_a_kill_leaves_unknown_is_missing_until_what_is_perhaps_lost_is_sent_too(files: World) -> None:
-    chain = chain_of(files, "unknown", 15)
+@pytest.mark.parametrize("suffix", ["", ".fifo"])
+def test_what_a_kill_leaves_unknown_is_missing_until_what_is_perhaps_lost_is_sent_too(
+    files: World, suffix: str
+) -> None:
+    chain = chain_of(files, "unknown", 15, suffix=suffix)
     try:
         lost = lose(files, chain, 2)
         command = chain.command(PLACE, WINDOWS, *PATIENCE)
@@ -117,22 +120,6 @@ def test_what_a_kill_leaves_unknown_is_missing_until_what_is_perhaps_lost_is_sen
         assert name_of(perhaps) != name_of(ended)
         check(chain, perhaps, unknown)
         assert chain.notified(name_of(ended)) == Counter(lost - unknown)
-    finally:
-        chain.close()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_a_fifo_queue_gets_what_a_kill_left_unknown_again_and_drops_it(files: World) -> None:
-    chain = chain_of(files, "fifo", 12, suffix=".fifo")
-    try:
-        lost = lose(files, chain, 3)
-        command = chain.command(PLACE, WINDOWS, *PATIENCE)
-        for point in ("QueueTransport.send after", "QueueTransport.send before"):
-            assert files.repairer.run(command, point).code == -9
-        ended = files.repairer.run(command)
-        assert ended.code == 0, ended
-        check(chain, ended, lost)
     finally:
         chain.close()
 

@@ -18,7 +18,7 @@ import pytest
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.repair.ledger import RepairLedger, RepairRequest, TakenOver
 from lagloss_server.repair.records import TopicRecord
-from lagloss_server.repair.sender import OutgoingRecord, RepairSender
+from lagloss_server.repair.sender import BatchRefused, OutgoingRecord, RepairSender
 from tests.integration.lagloss_server.repair.conftest import World
 from tests.support.closers import wait_until
 from tests.support.repairs import (
@@ -64,6 +64,25 @@ def test_the_position_is_committed_with_the_records_and_the_sender_before_is_shu
     with sender() as third:
         assert third.begin() == 9
     assert len(committed(kafka_bootstrap, topic)) == 3
+
+
+def test_a_record_that_the_topic_does_not_take_is_named_and_the_others_go_on(kafka_bootstrap: str) -> None:
+    topic, repair_id = f"small-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex[:16]
+    make_topic(kafka_bootstrap, topic, **{"max.message.bytes": "2000"})
+    now_ms = int(time.time() * 1_000)
+    values = (b"a", os.urandom(5_000), b"b" * 5_000, b"c")  # the third is small once it is compressed
+    records = [
+        OutgoingRecord(topic, TopicRecord(0, at, now_ms, None, value, []), [("lagloss-id", b"%d" % at)], True)
+        for at, value in enumerate(values)
+    ]
+    with RepairSender(kafka_bootstrap, repair_id, f"repair-{repair_id}", topic) as sender:
+        assert sender.begin() is None
+        with pytest.raises(BatchRefused) as refused:
+            sender.send(records, 4)
+        assert list(refused.value.indexes) == [1]
+        sender.send([record for at, record in enumerate(records) if at != 1], 4)
+        assert sender.begin() == 4
+    assert [copy.value for copy in committed(kafka_bootstrap, topic)] == [b"a", b"b" * 5_000, b"c"]
 
 
 def fates_of(random: Random, place: str, lost: int, prefix: str = "") -> dict[str, str]:

@@ -7,6 +7,8 @@ import io
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 from msgspec import structs
 
@@ -17,7 +19,7 @@ from lagloss.wire.format import SAMPLE_ALL
 from lagloss.wire.sketch import Sketch
 from lagloss_server.base import format as fmt
 from lagloss_server.incidents.lost_afterwards import LostMinute, by_node
-from lagloss_server.incidents.repairs import RepairRecord, lost_before_repairs
+from lagloss_server.incidents.repairs import RepairRecord, _record, lost_before_repairs
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval
 from lagloss_server.runs.dag_runs import stats_of
@@ -217,6 +219,18 @@ def test_what_was_lost_before_repairs_is_what_the_first_repair_of_a_window_says(
     assert lost_before_repairs(records, first_s + 60, first_s + 180) == Interval(4, 4)
     assert lost_before_repairs([], 0, first_s) == Interval(0, 0)
     assert records[0].words == "repair-0001 at link src->mid: sent 40, arrived 40, gone 0; lost before 40, now 0"
+
+
+def test_once_windows_are_pruned_what_arrived_says_what_is_lost_now() -> None:
+    row: Any = SimpleNamespace(
+        id="0001", place="link a->b", from_window=0, to_window=120, state="finished", stop_reason=None, created_at=NOON,
+        created_by="ann", plan={"windows": [[0, 100, 40, 42], [60, 100, 3, 3]]},
+        statement={"sent": 43, "arrived": 41, "arrived_by_window": [[0, 40], [60, 1]]},
+    )  # fmt: skip
+    pruned, kept = (_record(row, now) for now in ({}, {60: (100, Interval(3, 3))}))
+    assert (pruned.lost_before, pruned.lost_after) == (Interval(43, 45), Interval(2, 4))
+    assert lost_before_repairs([pruned], 0, 120) == Interval(41, 41)
+    assert kept.lost_after == Interval(3, 5)
 
 
 def test_a_report_without_repairs_has_no_section_of_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from lagloss_server.model.place import Place
 from lagloss_server.repair.records import TopicRecord
 from lagloss_server.repair.site import HEADERS, RepairSite, find_site, not_idempotent, parse_place
 
+ROOT = Path(__file__).parents[4]
 COPIED = [("lagloss-replay", b"earlier"), ("lagloss-id", b"orders/2/40")]
 SDK = """
 apiVersion: lagloss/v1
@@ -114,6 +116,23 @@ def test_taps_name_the_topic_before_a_place_and_how_its_ids_are_read(
     assert [source.topic for source in found.sources] == topics
     assert [source.extraction.id.written for source in found.sources] == ids
     assert found.targets == (topics[0],)
+
+
+@pytest.mark.parametrize(
+    ("at", "conditions"),
+    [
+        ("link:event-router->conn-ga", ["not exists header:tries"]),
+        ("node:conn-ga", ["not exists header:tries", "exists header:tries"]),
+        ("node:global-retrier", ['header:back-to == "conn-ga"', 'header:back-to == "conn-fb"']),
+    ],
+)
+def test_of_a_topic_with_several_taps_each_way_to_read_it_is_tried_and_of_a_link_that_of_its_source(
+    at: str, conditions: list[str]
+) -> None:
+    clicks = parse_definition((ROOT / "pipeline_under_test/stream/clicks-tapped.yaml").read_text())
+    sources = [source for source in site(clicks, at).sources if source.topic == source.target]
+    assert [source.extraction.where.written for source in sources if source.extraction.where] == conditions
+    assert len(site(clicks, at).targets) == 1
 
 
 def test_records_of_another_topic_are_sent_into_the_topic_before_the_place() -> None:

@@ -52,11 +52,23 @@ WHOLE = [planned(0, "sent", arrived=True), planned(1, "sent", arrived=True)]
         ([*WHOLE, planned(2, "sent")], "finished", 1),
         ([*WHOLE, planned(2, "sent"), planned(3, "gone")], "finished", 1),
         ([*WHOLE, planned(2, "planned")], "stopped", 1),
+        ([*WHOLE, planned(2, "elsewhere")], "finished", 1),
+        ([*WHOLE, planned(2, "refused")], "finished", 4),
     ],
 )
 def test_only_a_repair_of_which_all_arrived_ends_with_0(messages: list[PlannedMessage], state: str, code: int) -> None:
     stored = replace(STORED, state=state)  # type: ignore[arg-type]
     assert exit_code(statement(stored, messages)) == code
+
+
+@pytest.mark.parametrize("left_out", [{"unnamed": 3}, {"in_other_repairs": 40}])
+def test_what_a_repair_leaves_out_is_in_its_statement_and_in_its_exit_code(left_out: dict[str, int]) -> None:
+    document = statement(replace(STORED, plan=replace(PLAN, **left_out)), WHOLE)  # type: ignore[arg-type]
+    assert exit_code(document) == 4
+    assert any(line.startswith(f"{next(iter(left_out.values()))} more are") for line in statement_lines(document))
+    nothing = nothing_sent(plan_document(Prepared(REQUEST, (), replace(PLAN, **left_out), (), 50.0)))  # type: ignore[arg-type]
+    assert exit_code(nothing) == 4
+    assert not any("None" in line for line in statement_lines(nothing))
 
 
 def test_a_statement_counts_the_whole_repair_and_names_what_is_missing_as_it_was_sent() -> None:
@@ -77,21 +89,27 @@ def test_a_statement_counts_the_whole_repair_and_names_what_is_missing_as_it_was
 
 
 def test_what_is_stored_of_a_statement_has_no_name_of_a_message() -> None:
-    kept = without_names(statement(STORED, [*WHOLE, planned(2, "sent"), planned(4, "gone")]))
-    assert kept["missing"] == 1
+    messages = [*WHOLE, planned(2, "sent"), planned(4, "gone"), planned(5, "elsewhere"), planned(6, "refused")]
+    kept = without_names(statement(STORED, messages), messages)
+    assert (kept["missing"], kept["elsewhere"], kept["refused"]) == (1, 1, 1)
+    assert kept["arrived_by_window"] == [(1_795_250_400, 2)]
     assert "x-" not in json.dumps(kept)
 
 
 def test_a_dry_run_says_what_would_be_sent_and_what_is_left_out() -> None:
     messages = (planned(0, "planned"), planned(1, "planned"), planned(2, "gone"))
-    prepared = Prepared(REQUEST, ("b",), replace(PLAN, sample=0.5), messages, default_rate(0), None, 2, 1)
+    plan = replace(PLAN, sample=0.5, unnamed=1, in_other_repairs=2)
+    prepared = Prepared(REQUEST, ("b",), plan, messages, default_rate(0), repaired=3, other_groups=("mirror",))
     document = plan_document(prepared)
     expected = {"repair": None, "state": "planned", "lost": 3, "found": 2, "gone": 1, "topic": "orders", "rate": 50.0}
     assert {name: document[name] for name in expected} == expected  # type: ignore[literal-required]
     assert (document["in_other_repairs"], document["unnamed"], document["sample"]) == (2, 1, 0.5)
     assert (document["from"], document["to"]) == ("2026-11-21T08:40:00Z", "2026-11-21T08:42:00Z")
     assert len(document["set_sha256"]) == 64
-    assert any("not declared idempotent: b" in line for line in plan_lines(document))
+    lines = "\n".join(plan_lines(document))
+    assert "can have a second effect: b" in lines
+    assert "that no definition names, too: mirror" in lines
+    assert "3 more arrived by other repairs" in lines
     assert exit_code(nothing_sent(document)) == 4
     assert nothing_sent(document)["sent"] == 0
 
