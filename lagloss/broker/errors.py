@@ -40,6 +40,19 @@ _UNKNOWN: Final = frozenset(
 )
 
 
+_MOVED: Final = frozenset(
+    {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION}
+)
+
+
+def has_moved(error: KafkaException) -> bool:
+    """Return whether a broker answers that a partition has another leader by now, or again the same one.
+
+    An AdminClient has to learn that by `list_topics(topic)`: librdkafka (2.16) asks for leaders for consumers and
+    producers, and `list_offsets` asks for ever with those that it knows."""
+    return kafka_error(error).code() in _MOVED
+
+
 def kafka_error(error: KafkaException) -> KafkaError:
     """Return the error that a client's exception carries."""
     cause = error.args[0]

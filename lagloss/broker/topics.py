@@ -37,6 +37,7 @@ def topic_config(replication: int) -> dict[str, str]:
         "retention.ms": str(RETENTION_MS),
         "max.message.bytes": str(MAX_RECORD_BYTES),
         "min.insync.replicas": str(max(1, replication - 1)),
+        "unclean.leader.election.enable": "false",
     }
 
 
