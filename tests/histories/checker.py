@@ -123,7 +123,7 @@ def wrong_windows(
 
 
 def _wrong_count(
-    ledger: Ledger, start_s: int, window: WindowSeen, excuses: Excuses, nodes: Collection[str] = ("post",)
+    ledger: Ledger, start_s: int, window: WindowSeen, excuses: Excuses, nodes: Collection[str] = ()
 ) -> Iterator[str]:
     names = ledger.of_window(start_s)
     sure = sum(name in ledger.acked and not excuses.is_in_doubt(ledger.sent_s[name], nodes) for name in names)
@@ -181,12 +181,17 @@ def _wrong_reasons(pipeline: str, start_s: int, window: WindowSeen, excuses: Exc
 
 
 def wrong_pages(
-    incidents: Mapping[str, tuple[bool, float]], pages: Sequence[Page], excuses: Excuses, *, may_repeat: bool
+    incidents: Mapping[str, tuple[bool, float]],
+    pages: Sequence[Page],
+    excuses: Excuses,
+    *,
+    may_repeat: bool,
+    repeated: Collection[str] = (),
 ) -> Iterator[str]:
     """Yield what is wrong with pages. `incidents`: by id, whether it is resolved, and when it opened (epoch s).
 
     `may_repeat`: an alerter or its way to receiver or database was disturbed: a message can come again, with its own
-    id, since delivery is at least once.
+    id, since delivery is at least once. `repeated`: ids of messages that did so in an earlier history.
     """
     of_incident: defaultdict[str, list[Page]] = defaultdict(list)
     for page in pages:
@@ -198,7 +203,7 @@ def wrong_pages(
         if is_resolved and kinds["resolved"] == 0:
             yield f"incident {incident} is resolved, and nobody was told"
     for page, times in Counter((page.incident, page.kind, page.id) for page in pages).items():
-        if times > 1 and not may_repeat:
+        if times > 1 and not may_repeat and page[2] not in repeated:
             yield f"{page[1]} of incident {page[0]} came {times} times"
     for incident, received in of_incident.items():
         if incident not in incidents and not excuses.is_forgotten(received[0].at_s):

@@ -4,10 +4,13 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 
 static const volatile int64_t *offset_ms;
@@ -48,4 +51,42 @@ time_t time(time_t *into) {
     if (into)
         *into = now.tv_sec;
     return now.tv_sec;
+}
+
+/* A deadline by the host's clock, as one by the kernel's, which waits for it. One by a monotonic clock is no date. */
+static const struct timespec *by_the_kernel(const struct timespec *until, struct timespec *shifted) {
+    if (!until || !offset_ms || until->tv_sec < 1000000000)
+        return until;
+    int64_t ns = (int64_t)until->tv_sec * 1000000000 + until->tv_nsec - *offset_ms * 1000000;
+    shifted->tv_sec = ns / 1000000000;
+    shifted->tv_nsec = ns % 1000000000;
+    return shifted;
+}
+
+#define REAL(name) ({                                          \
+    static __typeof__(&name) real;                             \
+    if (!real)                                                 \
+        real = (__typeof__(&name))dlsym(RTLD_NEXT, #name);     \
+    real;                                                      \
+})
+
+int pthread_cond_timedwait(
+    pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex, const struct timespec *restrict until) {
+    struct timespec shifted;
+    return REAL(pthread_cond_timedwait)(condition, mutex, by_the_kernel(until, &shifted));
+}
+
+int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict mutex, const struct timespec *restrict until) {
+    struct timespec shifted;
+    return REAL(cnd_timedwait)(condition, mutex, by_the_kernel(until, &shifted));
+}
+
+int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
+    struct timespec shifted;
+    return REAL(sem_timedwait)(semaphore, by_the_kernel(until, &shifted));
+}
+
+int pthread_mutex_timedlock(pthread_mutex_t *restrict mutex, const struct timespec *restrict until) {
+    struct timespec shifted;
+    return REAL(pthread_mutex_timedlock)(mutex, by_the_kernel(until, &shifted));
 }

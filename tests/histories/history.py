@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -45,6 +47,8 @@ DEAD_S: Final = 60.0
 """More, where a process was killed: it counts as dead only then."""
 BEFORE_S: Final = 720
 """What a look covers before a history: windows of a source whose clock is behind."""
+OF_NOW: Final = ("is not well", "does not answer", "ended by itself")
+"""How problems end that are of the moment, and are new where they come up again."""
 RESULTS: Final = Path(__file__).with_name("results.jsonl")
 
 
@@ -99,6 +103,7 @@ class Outcome:
             "problems": self.problems,
             "seconds": round(self.seconds),
             "recovery_s": round(self.recovery_s),
+            "patience": PATIENCE,
         }
 
     def text(self) -> str:
@@ -119,6 +124,10 @@ class Observer:
     forgotten: list[tuple[float, float]] = field(default_factory=list)
     away: list[tuple[float, float]] = field(default_factory=list)
     """What faults of earlier histories have left, see `Excuses`."""
+    repeated: set[str] = field(default_factory=set)
+    """Ids of pages that came again while that was allowed."""
+    patient_until_s: float = 0.0
+    """Until when a clock that was wrong may still hold something back (epoch s)."""
 
     def __post_init__(self) -> None:
         hosts = {name: tuple(role.host for role in NODES if role.pipeline == name) for name in PIPELINES}
@@ -186,9 +195,18 @@ def run(observer: Observer, plan: Plan) -> Outcome:
     began = time.time()
     timeline: list[str] = []
     died: list[str] = []
+    told: list[str] = []
 
     def note(line: str) -> None:
         timeline.append(f"  {time.time() - began:6.1f} s  {line}")
+
+    def turn(nemesis: Nemesis, verb: str) -> None:
+        note(f"{verb} {nemesis}")
+        try:
+            nemesis.inflict() if verb == "inflict" else nemesis.heal()
+        except Exception as error:  # whatever it is: the others are to be healed, and the cluster goes on
+            died.append(f"{nemesis}: {verb} failed: {error!r}")
+            note(died[-1])
 
     def tend() -> None:
         for name in cluster.tend():
@@ -196,29 +214,45 @@ def run(observer: Observer, plan: Plan) -> Outcome:
             if not any(nemesis.may_end and name in nemesis.targets for nemesis in nemeses):
                 died.append(f"{name} ended by itself")
 
-    with closing(Users(cluster, f"users-{plan.seed}-{int(began)}")) as users:
+    # in a thread: a database that is stopped answers a look only once it goes on, and this has it go on
+    with closing(Users(cluster, f"users-{plan.seed}-{int(began)}")) as users, ThreadPoolExecutor(1) as looking:
+        look: Future[bool] | None = None
         for step in plan.steps:
             while time.time() < began + CALM_S + step.at_s:
-                observer.look(int(began) - BEFORE_S)
+                if look is None or look.done():
+                    look = looking.submit(observer.look, int(began) - BEFORE_S)
                 tend()
                 time.sleep(LOOK_EVERY_S)
-            note(f"{step.verb} {nemeses[step.nemesis]}")
-            getattr(nemeses[step.nemesis], "inflict" if step.verb == "inflict" else "heal")()
+            if step.verb == "inflict" or not nemeses[step.nemesis].heals_last:
+                turn(nemeses[step.nemesis], step.verb)
+        for nemesis in nemeses:  # what waits for the rest of the cluster to work
+            if nemesis.heals_last:
+                turn(nemesis, "heal")
         note("all is healed")
         healed_s = time.time()
+        observer.patient_until_s = max([observer.patient_until_s, *(healed_s + it.patience_s for it in nemeses)])
+        if look is not None:
+            look.result()
         last_s = int(healed_s) // WINDOW_S * WINDOW_S
         is_dead = any(died_s >= began for program in cluster.programs.values() for died_s in program.deaths)
         until_s = max(healed_s, last_s + WINDOW_S + GRACE_S) + RECOVERY_S + (DEAD_S if is_dead else 0)
+        until_s = max(until_s, observer.patient_until_s)
         problems = ["never looked"]
         while problems and time.time() < until_s:
             tend()
             problems = [*_problems(observer, users, nemeses, (began, healed_s)), *died]
+            for problem in [problem for problem in problems if problem not in told]:
+                note(f"still: {problem}")
+                told.append(problem)
             if all(problem in died or problem in observer.reported for problem in problems):
                 break
             time.sleep(LOOK_EVERY_S)
         note("over")
     fresh = [problem for problem in problems if problem not in observer.reported]
-    observer.reported |= set(fresh)
+    observer.reported |= {problem for problem in fresh if not problem.endswith(OF_NOW)}
+    if _may_repeat(nemeses):
+        ids = Counter(page.id for page in cluster.receiver.pages)
+        observer.repeated |= {its for its, times in ids.items() if times > 1}
     for nemesis in nemeses:
         observer.forgotten += nemesis.forgotten
         observer.away += nemesis.away
@@ -232,8 +266,7 @@ def _problems(observer: Observer, users: Users, nemeses: Sequence[Nemesis], duri
     if not observer.look(int(during[0]) - BEFORE_S):
         return ["the database does not answer"]
     excuses = _excuses(observer, nemeses)
-    disturbed = {target for nemesis in nemeses for target in nemesis.targets}
-    may_repeat = bool(disturbed & {"al1", "al2", *POSTGRES, HOOK})
+    may_repeat, repeated = _may_repeat(nemeses), observer.repeated
     try:
         incidents, actions = observer.incidents(), stored_actions(cluster.store)
     except SQLAlchemyError:
@@ -242,10 +275,15 @@ def _problems(observer: Observer, users: Users, nemeses: Sequence[Nemesis], duri
     for name in PIPELINES:
         ledger = observer.books[name].ledger
         problems += wrong_windows(name, ledger, observer.seen[name], sorted(ledger.windows_of(*during)), excuses)
-    problems += wrong_pages(incidents, list(cluster.receiver.pages), excuses, may_repeat=may_repeat)
+    problems += wrong_pages(incidents, list(cluster.receiver.pages), excuses, may_repeat=may_repeat, repeated=repeated)
     problems += forgotten_actions(dict(users.acknowledged), actions, excuses)
     problems += [f"{name} is not well" for name in _unwell(cluster)]
     return problems
+
+
+def _may_repeat(nemeses: Sequence[Nemesis]) -> bool:
+    """Return whether an alerter, or its way to receiver or database, is disturbed."""
+    return bool({target for nemesis in nemeses for target in nemesis.targets} & {"al1", "al2", *POSTGRES, HOOK})
 
 
 def _excuses(observer: Observer, nemeses: Sequence[Nemesis]) -> Excuses:

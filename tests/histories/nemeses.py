@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import suppress
 from random import Random
 from typing import ClassVar, Final
@@ -22,10 +23,11 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     OffsetSpec,
+    PartitionMetadata,
     ResourceType,
 )
 
-from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.broker.topics import BEACONS
 from tests.histories.cluster import BROKERS, POSTGRES, SERVICES, Cluster, wait
 from tests.histories.net import RECEIVER
 from tests.histories.traffic import NODES, TOPICS
@@ -45,6 +47,10 @@ class Nemesis(ABC):
     """Whether programs on its targets may end by themselves."""
     lasts_s: ClassVar[tuple[float, float]] = (10.0, 45.0)
     """At least and at most, before it is healed."""
+    heals_last: ClassVar[bool] = False
+    """Whether its healing waits for what another fault may hold up: it comes last then, whatever the plan says."""
+    patience_s = 0.0
+    """Time after its healing for which it may still hold back what it has nothing to do with any more."""
 
     def __init__(self, cluster: Cluster, random: Random) -> None:
         self.cluster = cluster
@@ -81,7 +87,9 @@ class Kill(Nemesis):
         self.cluster.programs[self.targets[0]].kill()
 
     def heal(self) -> None:
-        self.cluster.programs[self.targets[0]].start()
+        (target,) = self.targets
+        if target not in POSTGRES or target == self.cluster.postgres.primary.name:
+            self.cluster.programs[target].start()  # a primary that is none any more comes back as the stand-by
 
 
 class Pause(Nemesis):
@@ -211,42 +219,58 @@ class SlowLink(LossyLink):
 
 
 class FullDisk(Nemesis):
-    """No byte is left on a host's disk: of a broker, of PostgreSQL, of a spool, of a data folder."""
+    """No byte is left on a host's disk: of a broker, of PostgreSQL, of a data folder, or of a spool. The host of a
+    spool does not reach where it sends to: it needs the spool only then."""
 
     name = "full disk"
     may_end = True
 
     def draw(self, random: Random) -> None:
         self.targets = (random.choice([*BROKERS, POSTGRES[0], "ag1", "ag2", "col", "tap", "app1", "app2", "app7"]),)
+        receivers = {"app7": ("col",), **dict.fromkeys(("col", "tap", "app1", "app2"), BROKERS)}
+        self._receivers = receivers.get(self.targets[0], ())
 
     def inflict(self) -> None:
-        self.cluster.hosts[self.targets[0]].fill_disk()
+        host = self.cluster.hosts[self.targets[0]]
+        host.fill_disk()
+        for receiver in self._receivers:
+            host.block(self.cluster.hosts[receiver].address)
 
     def heal(self) -> None:
-        self.cluster.hosts[self.targets[0]].free_disk()
+        host = self.cluster.hosts[self.targets[0]]
+        host.free_disk()
+        for receiver in self._receivers:
+            host.unblock(self.cluster.hosts[receiver].address)
 
 
 class WrongClock(_Background):
-    """A host's wall clock is up to ten minutes wrong; half of the time it jumps. Not that of a source ahead of all
-    others, whose beacons would be of windows that are still to come, and be refused."""
+    """A host's wall clock is up to ten minutes wrong; half of the time it jumps.
+
+    Not ahead at a source, and not behind where messages are received: there beacons would be of windows that are still
+    to come, and be refused. Losses are certain later by as much as clocks were apart."""
 
     name = "wrong clock"
 
     def draw(self, random: Random) -> None:
-        self.targets = (random.choice([*BROKERS, *POSTGRES, *SERVICES, *APPS]),)
-        sources = ("app1", "app4", "app7", "app8")
-        most_s = 0 if self.targets[0] in sources else 600
+        hosts = [*BROKERS, *POSTGRES, *SERVICES, *(host for host in APPS if host != "app4")]  # a source that is tapped
+        self.targets = (random.choice(hosts),)
+        least_s = 0 if self.targets[0] in (*BROKERS, "col", "tap") else -600
+        most_s = 0 if self.targets[0] in ("app1", "app7", "app8") else 600
         jumps = random.random() < 0.5
-        self._steps = [(random.randrange(-600, most_s + 1), random.uniform(2, 15)) for _ in range(60 if jumps else 1)]
+        self._steps = [
+            (random.randrange(least_s, most_s + 1), random.uniform(2, 15)) for _ in range(60 if jumps else 1)
+        ]
 
     def _run(self) -> None:
-        host = self.cluster.hosts[self.targets[0]]
+        host, seen = self.cluster.hosts[self.targets[0]], [0]
         for wrong_by_s, pause_s in self._steps:
             host.set_clock(1000 * wrong_by_s)
+            seen.append(wrong_by_s)
             if self._over.wait(pause_s):
                 break
         self._over.wait()
         host.set_clock(0)
+        self.patience_s = 1.2 * (max(seen) - min(seen)) + 60
 
 
 class NoNames(Nemesis):
@@ -267,9 +291,10 @@ class NoNames(Nemesis):
 
 
 class HangingReceiver(Nemesis):
-    """The receiver takes requests, and does not answer."""
+    """The receiver takes requests, and does not answer; long enough for a minute with losses to be paged."""
 
     name = "hanging receiver"
+    lasts_s = (90.0, 150.0)
 
     def draw(self, random: Random) -> None:
         self.targets = (HOOK,)
@@ -318,39 +343,47 @@ class MovedLeaders(RollingRestart):
     """Partitions of a broker are led by others, and by it again."""
 
     name = "leader moves"
+    heals_last = True
 
     def draw(self, random: Random) -> None:
         self.targets = (random.choice(BROKERS),)
 
     def heal(self) -> None:
-        with suppress(KafkaException, TimeoutError):
-            wait(self.cluster.in_sync, 60, "all in sync")
-            for elected in self.cluster.admin.elect_leaders(ElectionType.PREFERRED, None).values():
-                elected.result(20)
+        wait(self.cluster.in_sync, 120, "all in sync", self.cluster)
+        self.cluster.admin.elect_leaders(ElectionType.PREFERRED, None).result(20)
 
 
 class Widened(Nemesis):
     """A topic gets another partition: of the pipelines, or of beacons."""
 
     name = "widened topic"
+    lasts_s = (40.0, 60.0)
+    heals_last = True
 
     def draw(self, random: Random) -> None:
         self.targets = (random.choice(["sdk-mid", "sdk-snk", "tapped-in", "tapped-out", BEACONS]),)
 
     def inflict(self) -> None:
-        topic = self.targets[0]
-        with suppress(KafkaException):
-            count = len(self.cluster.admin.list_topics(topic, timeout=10).topics[topic].partitions)
-            self.cluster.admin.create_partitions([NewPartitions(topic, count + 1)])[topic].result(20)
+        self._is_wider = False
+        with suppress(KafkaException):  # while a broker is away there can be no partition with all replicas
+            self._widen()
 
     def heal(self) -> None:
-        pass
+        if not self._is_wider:
+            self._widen()
+
+    def _widen(self) -> None:
+        topic = self.targets[0]
+        count = len(self.cluster.admin.list_topics(topic, timeout=10).topics[topic].partitions)
+        self.cluster.admin.create_partitions([NewPartitions(topic, count + 1)])[topic].result(20)
+        self._is_wider = True
 
 
 class FailOver(Nemesis):
     """The primary is lost, and the stand-by promoted; the lost one comes back as the stand-by."""
 
     name = "failover"
+    heals_last = True
     holds_back = False
 
     def draw(self, random: Random) -> None:
@@ -396,17 +429,21 @@ class RestoredBackup(Nemesis):
     """The database goes on from a backup that was made when the fault began."""
 
     name = "restored backup"
+    heals_last = True
 
     def draw(self, random: Random) -> None:
         self.targets = POSTGRES
 
     def inflict(self) -> None:
-        self._since = time.time()
-        with suppress(subprocess.CalledProcessError):  # beside another fault there may be none to copy
+        self._since, self._of = time.time(), self.cluster.postgres.primary
+        self._is_made = False
+        with suppress(subprocess.SubprocessError):  # beside another fault there may be none to copy
             self.cluster.postgres.back_up()
+            self._is_made = True
 
     def heal(self) -> None:
-        self.cluster.postgres.restore()
+        if self._is_made and self.cluster.postgres.primary is self._of:
+            self.cluster.postgres.restore()
         self.forgotten.append((self._since - 2, time.time()))
         make_stand_by(self.cluster)
 
@@ -415,6 +452,7 @@ class Retention(Nemesis):
     """No aggregator runs, and the broker deletes beacons that none has read."""
 
     name = "retention"
+    heals_last = True
 
     def draw(self, random: Random) -> None:
         self.targets = ("ag1", "ag2")
@@ -426,7 +464,7 @@ class Retention(Nemesis):
 
     def heal(self) -> None:
         admin = self.cluster.admin
-        wait(self.cluster.in_sync, 120, "all in sync")
+        wait(self.cluster.in_sync, 120, "all in sync", self.cluster)
         partitions = admin.list_topics(BEACONS, timeout=10).topics[BEACONS].partitions
         places = [TopicPartition(BEACONS, partition) for partition in partitions]
         ends = admin.list_offsets({place: OffsetSpec.latest() for place in places})
@@ -443,6 +481,7 @@ class UncleanElection(Nemesis):
     deleted when they follow it."""
 
     name = "unclean election"
+    heals_last = True
 
     def draw(self, random: Random) -> None:
         self.targets = (random.choice(BROKERS),)
@@ -453,25 +492,31 @@ class UncleanElection(Nemesis):
         self._since = time.time()
         self._allow("true")
         programs[stale].kill()
-        wait(lambda: len(self.cluster.admin.list_topics(timeout=3).brokers) == len(self._others), 60, "its absence")
+        wait(lambda: len(self.cluster.admin.list_topics(timeout=3).brokers) <= len(self._others), 60, "its absence")
         time.sleep(5)
         for name in self._others:
             programs[name].kill()
         programs[stale].start()
+        number = BROKERS.index(stale) + 1
+        wait(lambda: {its.leader for its in self._partitions()} == {number}, 90, "its lead")
 
     def heal(self) -> None:
         for name in self._others:
             self.cluster.programs[name].start()
-        wait(self.cluster.in_sync, 120, "all in sync")
-        self.away.append((self._since, time.time()))
-        self._allow("false")
+        try:
+            wait(self.cluster.in_sync, 120, "all in sync", self.cluster)
+        finally:
+            self.away.append((self._since, time.time()))
+            self._allow("false")
+
+    def _partitions(self) -> Iterable[PartitionMetadata]:
+        return self.cluster.admin.list_topics(BEACONS, timeout=3).topics[BEACONS].partitions.values()
 
     def _allow(self, value: str) -> None:
-        """Allow, or do not allow, that a replica leads which is behind."""
+        """Allow, or do not allow, that a replica leads which is behind; never of the reports, as lagloss sets it."""
         entry = ConfigEntry("unclean.leader.election.enable", value, incremental_operation=AlterConfigOpType.SET)
         resources = [
-            ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-            for topic in (*TOPICS, BEACONS, REPORTS)
+            ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry]) for topic in (*TOPICS, BEACONS)
         ]
         for altered in self.cluster.admin.incremental_alter_configs(resources).values():
             altered.result(20)

@@ -66,7 +66,8 @@ class Host:
         self._set("add", address)
 
     def unblock(self, address: str) -> None:
-        self._set("delete", address)
+        with suppress(NetworkFailed):  # another fault was healed first
+            self._set("delete", address)
 
     @property
     def clock_path(self) -> Path:

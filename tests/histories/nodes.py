@@ -30,8 +30,15 @@ _CONSUMER: Final = {
     "session.timeout.ms": 8_000,
     "heartbeat.interval.ms": 2_000,
     "allow.auto.create.topics": False,
+    "topic.metadata.refresh.interval.ms": 30_000,
 }
-_PRODUCER: Final = {"message.timeout.ms": 600_000, "linger.ms": 100, "topic.metadata.propagation.max.ms": 300_000}
+# of a new partition, whoever sends learns first
+_PRODUCER: Final = {
+    "topic.metadata.refresh.interval.ms": 3_000,
+    "message.timeout.ms": 600_000,
+    "linger.ms": 100,
+    "topic.metadata.propagation.max.ms": 300_000,
+}
 """No fault lasts that long: what was produced arrives."""
 
 stopping = threading.Event()

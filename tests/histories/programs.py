@@ -42,6 +42,9 @@ class Program:
     _start_at: float = 0.0
 
     def start(self) -> None:
+        """Start it, unless it runs: another fault may have done so."""
+        if self.runs:
+            return
         if self.before is not None:
             self.before()
         self.is_held, self._start_at = False, 0.0

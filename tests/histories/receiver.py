@@ -32,7 +32,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 if not receiver.answering.is_set():
-                    receiver.answering.wait(60)
+                    receiver.answering.wait(600)
                     return  # what was sent is not taken: the sender has given up long ago
                 kind = body["type"].removeprefix("incident.")
                 receiver.pages.append(Page(self.headers["webhook-id"], body["incident"]["id"], kind, time.time()))
