@@ -24,7 +24,7 @@ from lagloss_server.base.turns import WatchedLoop
 BATCH_S: Final = 2.0
 """From one batch to the next, at least: of an emitter's reports in a batch the newest is written, so the longer the
 cheaper, and numbers of open windows are that much older."""
-BATCH_BYTES: Final = 128 << 20
+BATCH_BYTES: Final = 32 << 20
 """Bytes of reports in a batch at most, which take some ten times as much memory while they are followed."""
 AT_ONCE: Final = 1_000
 """Records that the client hands over at once."""
@@ -87,9 +87,9 @@ class ReportFeed:
                 self._assign_new()
                 looked_at = time.monotonic()
             ends_at = max(ends_at + BATCH_S, time.monotonic())
-            with without_collections():
-                records = self._read(ends_at)
-                if records:  # once a batch, and after it was read: whoever sent these had heard of a definition before
+            records = self._read(ends_at)
+            if records:  # once a batch, and after it was read: whoever sent these had heard of a definition before
+                with without_collections():
                     self._follower.follow(records, self._look())
 
     def _assign_new(self) -> None:

@@ -43,16 +43,16 @@ EMITTERS_IN_ALL = 200_000
 
 
 @dataclass
-class Room:
-    """Room for `in_all` things, taken by whoever comes first; once it is full, for each that has less than an equal
-    share of it. So nobody can take all of it from the others, and no more than twice as many are kept."""
+class FairRoom:
+    """Room for `in_all` things, taken by whoever comes first; once it is full, for those that have less than an equal
+    share of it. So none can take all of it from the others, and at most twice as many are kept."""
 
     in_all: int
     taken: int = 0
     by_payer: Counter[str] = field(default_factory=Counter)
 
-    def has_room(self, payer: str) -> bool:
-        payers = len(self.by_payer) + (payer not in self.by_payer)
+    def has_room(self, payer: str, payers: int) -> bool:
+        """Return whether there is room for one more of this payer. `payers`: how many there can be."""
         return self.taken < self.in_all or self.by_payer[payer] < self.in_all // payers
 
     def take(self, payer: str, count: int = 1) -> None:
@@ -82,13 +82,13 @@ class UndeclaredNames:
     declared: AbstractSet[str] = frozenset()
     """The pipelines that have a definition."""
     _by_emitter: Counter[tuple[Kind, bytes]] = field(init=False)
-    _rooms: dict[Kind, Room] = field(init=False)
-    _emitters: Room = field(init=False)
+    _rooms: dict[Kind, FairRoom] = field(init=False)
+    _emitters: FairRoom = field(init=False)
 
     def __post_init__(self, emitters: Mapping[str, int]) -> None:
         self._by_emitter = Counter((name.kind, emitter) for name, emitter in self.kept.items())
-        self._rooms = {kind: Room(limit.in_all) for kind, limit in LIMITS.items()}
-        self._emitters = Room(EMITTERS_IN_ALL)
+        self._rooms = {kind: FairRoom(limit.in_all) for kind, limit in LIMITS.items()}
+        self._emitters = FairRoom(EMITTERS_IN_ALL)
         for name in self.kept:
             self._rooms[name.kind].take(self._payer(name.pipeline))
         for pipeline, count in emitters.items():
@@ -99,7 +99,7 @@ class UndeclaredNames:
         if name in self.kept:
             return True
         room, payer, mine = self._rooms[name.kind], self._payer(name.pipeline), (name.kind, emitter)
-        if self._by_emitter[mine] >= LIMITS[name.kind].an_emitter or not room.has_room(payer):
+        if self._by_emitter[mine] >= LIMITS[name.kind].an_emitter or not room.has_room(payer, self._payers):
             return False
         self.kept[name] = emitter
         self.fresh[name] = (emitter, appended_ms)
@@ -110,10 +110,14 @@ class UndeclaredNames:
     def admit_emitter(self, pipeline: str) -> bool:
         """Return whether reports of one more emitter of this pipeline are followed."""
         payer = self._payer(pipeline)
-        if self._emitters.by_payer[payer] >= EMITTERS_A_PIPELINE or not self._emitters.has_room(payer):
+        if self._emitters.by_payer[payer] >= EMITTERS_A_PIPELINE or not self._emitters.has_room(payer, self._payers):
             return False
         self._emitters.take(payer)
         return True
+
+    @property
+    def _payers(self) -> int:
+        return len(self.declared) + 1
 
     def _payer(self, pipeline: str) -> str:
         return pipeline if pipeline in self.declared else ""
