@@ -218,7 +218,8 @@ class Alerter:
             if self._stop.is_set():
                 break
             self._loop.finished()
-            self._watch(lead, findings.pipeline.name, partial(self._update, self._evaluator.apply, findings))
+            name = findings.pipeline.name
+            self._watch(lead, name, partial(self._update, name, self._evaluator.apply, findings))
         return [*(closed.keys() - {pipeline.name for pipeline in current}), *news.unread]
 
     def _watch(self, lead: Leadership, pipeline: str, step: Callable[[], None]) -> None:
@@ -237,13 +238,14 @@ class Alerter:
     def _evaluate(self, name: str) -> None:
         pipeline = self._catalogue.find(name)
         if pipeline is not None:  # else set aside, or deleted since: the round's end sees to its incidents
-            self._update(self._evaluator.evaluate, pipeline)
+            self._update(name, self._evaluator.evaluate, pipeline)
 
-    def _update(self, update: Callable[[_T], list[str]], turn: _T) -> None:
+    def _update(self, pipeline: str, update: Callable[[_T], list[str]], turn: _T) -> None:
         began_s = time.monotonic()
         changes = update(turn)
         self._metrics.evaluation.observe(time.monotonic() - began_s)
-        self._metrics.changed(changes)
+        if is_listed(pipeline):
+            self._metrics.changed(changes)
         self._wake()
 
     def _end_round(self) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from canary.witness import Judgement, Notice
@@ -15,6 +16,7 @@ from lagloss_server.store.schema.core import table_of
 
 _minute: Final = table_of(CanaryMinuteRow)
 _ENDED: Final = "the process that sent it ended"
+_UNJUDGED: Final = "it was not judged within a day"
 
 
 def read_secrets(connection: Connection) -> tuple[bytes, str] | None:
@@ -44,16 +46,28 @@ def excuse(connection: Connection, minutes: Iterable[int], why: str) -> None:
     connection.execute(update(_minute).where(are_open).values(state=NOT_DUE, why=why))
 
 
-def excuse_unfinished(connection: Connection) -> None:
-    """Note that what a process before this one was sending is not due."""
-    unfinished = _minute.c.state == SENDING
-    connection.execute(update(_minute).where(unfinished).values(state=NOT_DUE, why=_ENDED))
+def excuse_unfinished(connection: Connection, before_s: int) -> None:
+    """Note that what a process before this one was sending is not due, nor what began before `before_s` (epoch s) and
+    was not judged."""
+    unjudged = (_minute.c.state == SENT) & _minute.c.verdict.is_(None) & (_minute.c.minute < before_s)
+    for which, why in ((_minute.c.state == SENDING, _ENDED), (unjudged, _UNJUDGED)):
+        connection.execute(update(_minute).where(which).values(state=NOT_DUE, why=why))
 
 
-def read_due(connection: Connection, first_s: int) -> list[Any]:
-    """Return the rows of the minutes from `first_s` (epoch s) on that were sent as planned, oldest first."""
-    query = select(_minute).where(_minute.c.minute >= first_s, _minute.c.state == SENT)
+def read_due(connection: Connection, first_s: int, again_s: float) -> list[Any]:
+    """Return the rows of the minutes from `first_s` (epoch s) on that were sent as planned and were not judged yet, or
+    judged first within the last `again_s` seconds, oldest first."""
+    is_lately = _minute.c.judged_at >= func.clock_timestamp() - timedelta(seconds=again_s)
+    is_open = (_minute.c.state == SENT) & or_(_minute.c.verdict.is_(None), is_lately)
+    query = select(_minute).where(_minute.c.minute >= first_s, is_open)
     return [*connection.execute(query.order_by(_minute.c.minute))]
+
+
+def read_notices(connection: Connection, first_s: int) -> dict[int, Notice]:
+    """Return the first notification of each minute from `first_s` (epoch s) on that has one: also of those that are not
+    due, since a reminder about one of them is also about the minutes before."""
+    query = select(_minute.c.minute, _minute.c.notice).where(_minute.c.minute >= first_s, _minute.c.notice.is_not(None))
+    return {row.minute: Notice.of_document(row.notice) for row in connection.execute(query)}
 
 
 def note_notice(connection: Connection, start_s: int, notice: Notice) -> None:
@@ -71,14 +85,14 @@ def note_judgement(
     *,
     on_time: bool,
 ) -> str:
-    """Note what was found of a minute; return its verdict. `before`: that so far. What was once wrong is at best
-    late."""
+    """Note what was found of a minute, unless it is not due; return its verdict. `before`: that so far. What was once
+    wrong is at best late."""
     verdict = WRONG
     if judgement.is_right:
         verdict = RIGHT if before == RIGHT or (before is None and on_time) else LATE
     connection.execute(
         update(_minute)
-        .where(_minute.c.minute == start_s)
+        .where(_minute.c.minute == start_s, _minute.c.state == SENT)
         .values(
             verdict=verdict,
             problems=list(judgement.problems),

@@ -22,12 +22,15 @@ from lagloss.broker.connection import KafkaConnection
 from lagloss.sdk.buffer import Processing
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import Progress
-from lagloss_server.model.canary import APP, CANARY, CANARY_TOPIC, RELAY, STORE, TABLE
+from lagloss_server.model.canary import APP, CANARY, CANARY_TOPIC, NOT_TAKEN, RELAY, STORE, TABLE
 
 LAG_LIMIT_S: Final = 2.0
 """A step that comes later than this is not as planned: with it, a message on time could be late."""
 STEP_S: Final = 2.0
 """Between two looks at the clock while the sender waits."""
+PAUSED_S: Final = 30.0
+"""A loop of the canary that goes on after so long was paused, with its machine or container. What happened meanwhile is
+as unknown as before a start."""
 ACKNOWLEDGED_S: Final = 25.0
 """After the end of a minute: by then all of its beacons are to be acknowledged."""
 LANE: Final = "canary"
@@ -36,6 +39,13 @@ LANE: Final = "canary"
 
 class Disturbed(Exception):
     """The minute is not sent as planned; its text says why."""
+
+
+class NotTaken(Disturbed):
+    """Kafka, the collector or the table did not take all of the minute. Now and then that says nothing of lagloss."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{NOT_TAKEN}{what}")
 
 
 def boot_s() -> float:
@@ -140,7 +150,8 @@ class CanarySender:
         for emitter, lane in zip(self._emitters, self._lanes, strict=True):
             emitter.follow(lane)
         options = {"client.id": CANARY, "log_level": 0, "enable.idempotence": True, "message.timeout.ms": 10_000}
-        self._producer = Producer(KafkaConnection.of(bootstrap).client(options))
+        self._options = KafkaConnection.of(bootstrap).client(options)
+        self._producer = Producer(self._options)
         self._table = table
         self._now_s = now_s
 
@@ -157,7 +168,7 @@ class CanarySender:
         finally:
             minute.end()
         if self._mishaps() != before:
-            raise Disturbed(f"an emitter dropped or refused beacons: {self._last_error()}")
+            raise NotTaken(f"an emitter dropped or refused beacons: {self._last_error()}")
         marks = tuple(emitter.mark() for emitter in self._emitters)
         return Unconfirmed(plan.start_s, marks, boot_s() + ACKNOWLEDGED_S)
 
@@ -178,7 +189,7 @@ class CanarySender:
         self._progress(self._now_s() * 1_000)
 
     def is_confirmed(self, minute: Unconfirmed) -> bool:
-        """Return whether all beacons of a minute are acknowledged. Raises Disturbed if they were not in time."""
+        """Return whether all beacons of a minute are acknowledged. Raises NotTaken if they were not in time."""
         waiting = [
             emitter.node
             for emitter, mark in zip(self._emitters, minute.marks, strict=True)
@@ -186,7 +197,7 @@ class CanarySender:
         ]
         if waiting and boot_s() > minute.limit_s:
             error = self._last_error() or "no answer"
-            raise Disturbed(f"beacons of {', '.join(waiting)} are not acknowledged: {error}")
+            raise NotTaken(f"beacons of {', '.join(waiting)} are not acknowledged: {error}")
         return not waiting
 
     def close(self) -> None:
@@ -239,7 +250,7 @@ class CanarySender:
             yield received
 
     def _deliver(self, messages: Sequence[_Received]) -> None:
-        """Let messages leave the last node. Raises Disturbed if its table does not take them."""
+        """Let messages leave the last node. Raises NotTaken if its table does not take them."""
         try:
             if self._table is not None:
                 self._table.store([(received.message.id, received.event_ms) for received in messages])
@@ -247,7 +258,7 @@ class CanarySender:
                 for received in messages:
                     self._store.sent(received.message.id, received.event_ms)
         except psycopg.Error as error:
-            raise Disturbed(f"table {TABLE}: {error}") from error
+            raise NotTaken(f"table {TABLE}: {error}") from error
         for received in messages:
             received.work.done()
 
@@ -257,14 +268,20 @@ class CanarySender:
                 CANARY_TOPIC, str(event_ms), message_id, on_delivery=lambda error, _record: answers.append(error)
             )
         except (BufferError, KafkaException) as error:
-            raise Disturbed(f"topic {CANARY_TOPIC}: {error}") from error
+            raise self._failed(str(error)) from error
 
     def _await(self, records: int, answers: list[KafkaError | None]) -> None:
-        """Wait for the broker's answers. Raises Disturbed."""
+        """Wait for the broker's answers. Raises NotTaken."""
         self._producer.flush(LAG_LIMIT_S)
         failed = next((error for error in answers if error is not None), None)
         if failed is not None or len(answers) < records:
-            raise Disturbed(f"topic {CANARY_TOPIC}: {failed.str() if failed else 'no acknowledgement'}")
+            raise self._failed(failed.str() if failed else "no acknowledgement")
+
+    def _failed(self, why: str) -> NotTaken:
+        """Return the error of a topic that does not take records, and replace the producer: an idempotent one sends
+        nothing after some of its errors."""
+        self._producer = Producer(self._options)
+        return NotTaken(f"topic {CANARY_TOPIC}: {why}")
 
     def _progress(self, now_ms: float) -> None:
         for lane in self._lanes:

@@ -14,13 +14,15 @@ from typing import Any, Final
 from sqlalchemy import Connection, select
 
 from canary.plan import CORRUPTING, MESSAGES, MINUTE_S, MinutePlan
-from lagloss_server.model.canary import ALERTING_PLACES, CANARY, RELAY, STORE, TARGET_LAG_MS, alerting_rule
+from lagloss_server.model.canary import ALERTING_PLACES, APP, CANARY, RELAY, STORE, TARGET_LAG_MS, alerting_rule
 from lagloss_server.model.window import Lags, LinkCounts, NodeCounts, Percentiles, Window
 from lagloss_server.store.schema.alerting import IncidentRow
 from lagloss_server.store.schema.core import MissingMessageRow, WindowRow, table_of
 
 NOTIFIED_WITHIN_S: Final = 5 * MINUTE_S
 """A minute is notified by a message about it, or about one this much later, since reminders are of the newest."""
+NOT_NOTIFIED: Final = "no notification"
+PLACES: Final = (f"link {APP}->{RELAY}", f"link {RELAY}->{STORE}", f"node {APP}", f"node {RELAY}", f"node {STORE}")
 SLACK: Final = 0.05
 """Lags are known to 2 %."""
 ROUNDING_MS: Final = 1.0
@@ -110,10 +112,15 @@ class Judgement:
 
 
 def judge(
-    plan: MinutePlan, result: Result | None, breaches: Sequence[Breaches], notices: Mapping[int, Notice]
+    plan: MinutePlan,
+    result: Result | None,
+    breaches: Sequence[Breaches],
+    notices: Mapping[int, Notice],
+    *,
+    is_notified: bool = True,
 ) -> Judgement:
-    """Compare a minute with its plan. `breaches`: of the canary's incidents; `notices`: by the minute they are
-    about."""
+    """Compare a minute with its plan. `breaches`: of the canary's incidents; `notices`: by the minute they are about;
+    `is_notified`: there has to be a notification of it."""
     if result is None:
         return Judgement(("no result",), len(plan.lost), 0, 0)
     named = _named(plan, result.missing)
@@ -123,7 +130,7 @@ def judge(
         *_wrong_counts(plan, result.window),
         *_wrong_places(plan, result.window),
         *_wrong_lags(plan, result.window),
-        *_wrong_alerts(plan, breaches, notices),
+        *_wrong_alerts(plan, breaches, notices, is_notified=is_notified),
     ]
     return Judgement(tuple(problems), len(plan.lost), len(named), max(len(invented), _too_many(plan, result.window)))
 
@@ -181,8 +188,8 @@ def _wrong_counts(plan: MinutePlan, window: Window) -> Iterator[str]:
     total = MESSAGES - plan.dead
     yield from _unequal("messages that could be on time", window.on_time_of, total)
     yield from _unequal("on time", _rounded(window.on_time_share, total), plan.delivered - plan.late)
+    yield from _unequal("destinations", tuple(destination.name for destination in window.destinations), (STORE,))
     for destination in window.destinations:
-        yield from _unequal("destination", destination.name, STORE)
         numbers = (destination.messages, destination.delivered, destination.filtered, destination.dead)
         yield from _unequal(f"messages of {STORE}", numbers, (MESSAGES, plan.delivered, 0, plan.dead))
         others = (destination.pending, _bounds(destination.lost), destination.on_time_share, destination.e2e_lag_ms)
@@ -206,6 +213,7 @@ def _wrong_places(plan: MinutePlan, window: Window) -> Iterator[str]:
         rest = checkpoint.replayed, checkpoint.out_of_order
         yield from _unequal(f"replayed and out of order at {checkpoint.name}", rest, (0, 0))
     places: tuple[NodeCounts | LinkCounts, ...] = (*window.nodes, *window.links)
+    yield from _unequal("places", tuple(sorted(place.label for place in places)), PLACES)
     for place in places:
         yield from _unequal(f"lost at {place.label}", _bounds(place.lost), (plan.lost_at[place.label],) * 2)
     for node in window.nodes:
@@ -230,7 +238,8 @@ def _wrong_lags(plan: MinutePlan, window: Window) -> Iterator[str]:
         yield from _impossible(f"process duration of {node.name}", node.process_duration_ms, longest, is_known=False)
         yield from _not_between(f"process duration of {node.name}", node.process_duration_p95_ms, ends)
     for link in window.links:
-        ends = [by_name[f"{link.source}.out"].p95, by_name[f"{link.target}.in"].p95]
+        names = f"{link.source}.out", f"{link.target}.in"
+        ends = [by_name.get(name, Percentiles(None, None, None)).p95 for name in names]
         yield from _impossible(f"queue time of {link.label}", link.queue_time_ms, [0], is_known=False)
         yield from _not_between(f"queue time of {link.label}", link.queue_time_p95_ms, ends)
 
@@ -270,7 +279,9 @@ def _rounded(share: float | None, total: int) -> int | None:
     return None if share is None else round(share * total)
 
 
-def _wrong_alerts(plan: MinutePlan, breaches: Sequence[Breaches], notices: Mapping[int, Notice]) -> Iterator[str]:
+def _wrong_alerts(
+    plan: MinutePlan, breaches: Sequence[Breaches], notices: Mapping[int, Notice], *, is_notified: bool
+) -> Iterator[str]:
     """Yield what incidents and notifications miss, or have too much."""
     expected = alerting_rule(plan.breaching_place)
     for rule in map(alerting_rule, ALERTING_PLACES):
@@ -280,8 +291,8 @@ def _wrong_alerts(plan: MinutePlan, breaches: Sequence[Breaches], notices: Mappi
     # The first minutes of an hour open an incident. Later ones are in the next reminder, at the latest in that of the
     # next hour's first minutes.
     later = [start_s for start_s in notices if 0 <= start_s - plan.start_s <= NOTIFIED_WITHIN_S]
-    if not later:
-        yield "no notification"
+    if is_notified and not later:
+        yield NOT_NOTIFIED
     notice = notices.get(plan.start_s)
     if notice is not None:
         yield from _unequal("notified rule", notice.rule, expected)

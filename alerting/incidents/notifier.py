@@ -160,8 +160,10 @@ class Notifier:
         goes_to = receivers_of(self.routes, labels_of(incident, labels), unacknowledged_s)
         change = "opened" if incident.is_open else "resolved"
         body = incident_body(incident, change, labels, self.dashboard_url)
-        status = IncidentStatus(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
-        policy = self.policy if is_listed(incident.pipeline) else NotificationPolicy()
+        listed = is_listed(incident.pipeline)  # reminders of the canary's prove that this works, so nothing ends them
+        is_acknowledged = listed and incident.acknowledged_at is not None
+        status = IncidentStatus(incident.is_open, is_acknowledged, change, body, withheld)
+        policy = self.policy if listed else NotificationPolicy()
         return _Planned(incident, withheld, body, plan(status, sent, goes_to, policy, now))
 
     def _queue(self, connection: Connection, planned: _Planned, now: datetime) -> None:

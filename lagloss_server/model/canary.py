@@ -33,6 +33,9 @@ SENDING: Final = "sending"
 SENT: Final = "sent"
 NOT_DUE: Final = "not due"
 """States of a minute: only one that was sent as planned says anything of lagloss."""
+NOT_TAKEN: Final = "not taken: "
+"""How a reason begins that is up to what takes beacons and messages, parts of lagloss among it: too many are a
+problem."""
 RIGHT: Final = "right"
 LATE: Final = "late"
 WRONG: Final = "wrong"
@@ -40,6 +43,8 @@ WRONG: Final = "wrong"
 DUE_S: Final = 240
 """From the start of a minute until it is wrong if it is not right: the minute, its grace, and 150 s for closing and
 notifying, in which a service may be restarted."""
+START_S: Final = 480
+"""Of a canary that begins: without enough minutes that are due by then, something is wrong."""
 NEEDED: Final = 3
 """Minutes in a row, the newest that are due, that have to be right."""
 QUIET_S: Final = 240

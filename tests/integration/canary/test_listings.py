@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 
 from alerting.catalogue import Catalogue
 from alerting.incidents import outbox
@@ -20,14 +20,14 @@ from lagloss_server.base.errors import ReservedName, UnknownPipeline
 from lagloss_server.groups.coverage import read_coverage
 from lagloss_server.incidents.incident import incidents
 from lagloss_server.incidents.response_times import courses
-from lagloss_server.model.canary import CANARY, alerting_rule, is_listed
+from lagloss_server.model.canary import CANARY, START_S, alerting_rule, is_listed
 from lagloss_server.model.canary_definition import canary_definition
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.queries.canary import read_standing
+from lagloss_server.queries.canary import NOT_RUN, read_standing
 from lagloss_server.store.canary import prepare_canary, remove_canary
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow
 from lagloss_server.store.schema.canary import CanarySecretRow
-from lagloss_server.store.schema.core import TokenRow, table_of
+from lagloss_server.store.schema.core import PipelineRow, TokenRow, table_of
 from lagloss_server.store.store import Store
 
 NOW = datetime.now(UTC)
@@ -83,6 +83,22 @@ def test_it_is_in_no_listing_and_known_by_its_name(prepared: Store) -> None:
         prepared.demand("orders")
     assert not is_listed(CANARY)
     assert is_listed("orders")
+
+
+def test_a_canary_that_never_sent_anything_is_starting_and_then_a_problem(prepared: Store) -> None:
+    def problems() -> list[str]:
+        return [
+            problem.what for problem in read_health(prepared, NO_ENDS, time.time()).problems if "canary" in problem.what
+        ]
+
+    health = read_health(prepared, NO_ENDS, time.time())
+    assert health.canary is not None
+    assert health.canary.text.startswith("The canary of lagloss is starting")
+    assert problems() == []
+    row = table_of(PipelineRow)
+    with prepared.engine.begin() as connection:
+        connection.execute(update(row).values(applied_at=row.c.applied_at - (START_S + 1) * 1_000))
+    assert problems() == [f"The canary is not right: {NOT_RUN.why}."]
 
 
 def test_its_incidents_are_in_no_listing_and_are_deleted_when_they_are_over(prepared: Store) -> None:

@@ -5,32 +5,35 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
-from sqlalchemy import Engine, delete, insert, select, update
+from sqlalchemy import Engine, delete, func, insert, select, update
+from sqlalchemy.exc import OperationalError
 from typer.testing import CliRunner
 
 from canary import record, witness
 from canary.metrics import CanaryMetrics
+from canary.owner import SURE_S, CanaryOwner
 from canary.plan import MINUTE_S, MinutePlan, plan_of
 from canary.sender import boot_s
-from canary.service import _Ownership
 from canary.witness import Notice, Result
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
 from lagloss_server.cli.main import app
-from lagloss_server.model.canary import CANARY, DUE_S, GRACE_S, alerting_rule
+from lagloss_server.model.canary import CANARY, DUE_S, GRACE_S, NOT_DUE, NOT_TAKEN, alerting_rule
 from lagloss_server.model.canary_definition import canary_definition
-from lagloss_server.queries.canary import read_standing, read_totals
+from lagloss_server.queries.canary import MANY, NOT_RUN, read_not_taken, read_quiet_s, read_standing, read_totals
+from lagloss_server.store.ownership import CANARY_WORK, Lease, OwnerSession
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentRow
 from lagloss_server.store.store import Store
 from tests.support.canary_past import SECRET, alerted, in_the_past
-from tests.support.closers import driven
+from tests.support.closers import driven, wait_until
 from tests.support.stages import BLOCK_PARTITIONS, SETTLED_MS, TimedOutlet
 from tests.support.worlds_in_kafka import make_topics
 
@@ -105,14 +108,16 @@ def test_the_record_of_minutes_gives_the_standing(
 
     found = results(closed.engine, plans)
     with closed.engine.begin() as connection:
-        assert read_standing(connection) is None
+        standing = read_standing(connection)
+        assert standing is not None
+        assert (standing.is_young, standing.why) == (False, NOT_RUN.why)
         for plan in plans:
             assert record.begin(connection, plan.start_s, len(plan.lost))
             assert not record.begin(connection, plan.start_s, len(plan.lost)), "a minute is sent once"
         record.confirm(connection, plans[0].start_s)
         record.excuse(connection, [plans[1].start_s], "the clock was set by +3600 s")
-        record.excuse_unfinished(connection)
-        due = record.read_due(connection, 0)
+        record.excuse_unfinished(connection, plans[0].start_s)
+        due = record.read_due(connection, 0, SURE_S)
     assert [row.minute for row in due] == [plans[0].start_s]
     assert shown(EXIT_BREACHED)["why"] == "0 of 3 minutes were due so far: the process that sent it ended"
 
@@ -126,8 +131,12 @@ def test_the_record_of_minutes_gives_the_standing(
             assert verdict == "right"
         record.note_notice(connection, plans[0].start_s, Notice("loss", 60, 3, ("a",)))
         record.note_notice(connection, plans[0].start_s, Notice("lag", 1, None, ()))
-        (row, *_) = record.read_due(connection, 0)
-    assert Notice.of_document(row.notice) == Notice("loss", 60, 3, ("a",)), "the first counts"
+        connection.execute(
+            update(record._minute).where(record._minute.c.minute == plans[0].start_s).values(state=NOT_DUE)
+        )
+        notices = record.read_notices(connection, 0)
+        connection.execute(update(record._minute).values(state="sent"))
+    assert notices == {plans[0].start_s: Notice("loss", 60, 3, ("a",))}, "the first counts, also of what is not due"
     lost = sum(len(plan.lost) for plan in plans)
     document = shown(EXIT_OK)
     assert (document["minutes"], document["shown"], document["named"], document["invented"]) == (3, lost, lost, 0)
@@ -187,8 +196,16 @@ def _alert(engine: Engine, plan: MinutePlan) -> None:
         record.note_notice(connection, plan.start_s, Notice(rule, len(plan.messages), len(plan.lost), ()))
 
 
+@pytest.fixture
+def lease(module_database_url: str) -> Iterator[Lease]:
+    with closing(OwnerSession(module_database_url, 15.0)) as session:
+        lease = Lease(CANARY_WORK, session)
+        wait_until(lease.acquire, what="for the owner before to end")
+        yield lease
+
+
 def test_the_owner_judges_a_minute_once_it_is_right_or_due_and_again_when_its_result_changes(
-    closed: Store, plans: list[MinutePlan], monkeypatch: pytest.MonkeyPatch
+    closed: Store, plans: list[MinutePlan], lease: Lease
 ) -> None:
     engine, minute = closed.engine, record._minute
 
@@ -201,7 +218,9 @@ def test_the_owner_judges_a_minute_once_it_is_right_or_due_and_again_when_its_re
         for plan in plans:
             record.begin(connection, plan.start_s, len(plan.lost))
             record.confirm(connection, plan.start_s)
-    owner = _Ownership(engine, SECRET, CanaryMetrics())
+    owner = CanaryOwner(engine, SECRET, CanaryMetrics(), lease)
+    for plan in plans:
+        owner._began_s[plan.start_s] = boot_s()
 
     assert owner.judge() is None, "nothing can be said yet"
     assert verdicts() == [None] * MINUTES
@@ -223,13 +242,13 @@ def test_the_owner_judges_a_minute_once_it_is_right_or_due_and_again_when_its_re
     assert verdicts() == ["right", "wrong", "right"]
 
 
-def test_a_minute_without_a_result_is_wrong_when_it_is_due(closed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_minute_without_a_result_is_wrong_when_it_is_due(closed: Store, lease: Lease) -> None:
     engine, start_s = closed.engine, int(time.time()) // MINUTE_S * MINUTE_S - 5 * MINUTE_S
     with engine.begin() as connection:
         record.prune(connection, 1 << 40)
         record.begin(connection, start_s, 4)
         record.confirm(connection, start_s)
-    owner = _Ownership(engine, SECRET, CanaryMetrics())
+    owner = CanaryOwner(engine, SECRET, CanaryMetrics(), lease)
     assert owner.judge() is None
     owner._began_s[start_s] = boot_s() - DUE_S - 1
 
@@ -245,3 +264,59 @@ def test_a_minute_without_a_result_is_wrong_when_it_is_due(closed: Store, monkey
     assert [(row.state, row.verdict) for row in rows] == [("sent", "wrong"), ("not due", None)], (
         "no result excuses itself"
     )
+
+
+def test_a_paused_owner_judges_nothing_of_its_successors_minutes(
+    closed: Store, plans: list[MinutePlan], lease: Lease, module_database_url: str
+) -> None:
+    minute = record._minute
+    with closed.engine.begin() as connection:
+        record.prune(connection, 1 << 40)
+        record.begin(connection, plans[0].start_s, len(plans[0].lost))
+        record.confirm(connection, plans[0].start_s)
+    owner = CanaryOwner(closed.engine, SECRET, CanaryMetrics(), lease)
+    owner._began_s[plans[0].start_s] = boot_s() - DUE_S - 1
+    lease.session.close()
+    with closing(OwnerSession(module_database_url, 15.0)) as successor:
+        wait_until(Lease(CANARY_WORK, successor).acquire, what="for a successor")
+        with pytest.raises(OperationalError):
+            owner.judge()
+    with closed.engine.begin() as connection:
+        assert connection.execute(select(minute.c.verdict)).scalars().all() == [None]
+        record.excuse(connection, [plans[0].start_s], "the process that sent it ended")
+        judgement = witness.judge(plans[0], None, [], {})
+        record.note_judgement(connection, plans[0].start_s, None, judgement, None, on_time=False)
+        assert connection.execute(select(minute.c.state, minute.c.verdict)).all() == [(NOT_DUE, None)]
+
+
+def test_what_is_judged_and_what_is_newest_does_not_depend_on_clocks_that_were_wrong(
+    closed: Store, plans: list[MinutePlan]
+) -> None:
+    minute, now_s = record._minute, int(time.time()) // MINUTE_S * MINUTE_S
+    old_s, ahead_s = now_s - 7_200, now_s + 3_600
+    with closed.engine.begin() as connection:
+        record.prune(connection, 1 << 40)
+        for start_s in (old_s - 86_400, old_s, now_s, ahead_s):
+            record.begin(connection, start_s, 4)
+            record.confirm(connection, start_s)
+        record.excuse_unfinished(connection, now_s - 86_400)
+        due = [row.minute for row in record.read_due(connection, now_s - 86_400, SURE_S)]
+        assert due == [old_s, now_s, ahead_s], "not judged for long, but for less than a day"
+        wrong = witness.judge(plans[0], None, [], {})
+        for start_s in (old_s, ahead_s):
+            record.note_judgement(connection, start_s, None, wrong, None, on_time=False)
+        is_old = minute.c.minute == old_s
+        connection.execute(update(minute).where(is_old).values(judged_at=func.now() - timedelta(seconds=SURE_S + 1)))
+        assert [row.minute for row in record.read_due(connection, now_s - 86_400, SURE_S)] == [now_s, ahead_s]
+    with closed.engine.begin() as connection:
+        standing = read_standing(connection)
+        assert standing is not None
+        assert standing.totals.minutes == 1, "one that has not begun yet is none of the newest"
+        connection.execute(update(minute).values(verdict="right", judged_at=func.now() + timedelta(seconds=600)))
+        quiet_s = read_quiet_s(connection)
+        assert quiet_s is not None
+        assert -600 <= quiet_s <= -500
+        for number in range(MANY):
+            record.begin(connection, now_s - (number + 1) * MINUTE_S, 4)
+            record.excuse(connection, [now_s - (number + 1) * MINUTE_S], f"{NOT_TAKEN}topic x: {number}")
+        assert read_not_taken(connection) == [f"{NOT_TAKEN}topic x: {number}" for number in range(MANY)]

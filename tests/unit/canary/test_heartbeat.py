@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx2
 import pytest
 
-from canary.heartbeat import CLOCK_OFF_S, EVERY_S, RETRY_S, SILENT_S, Heartbeat
+from canary.heartbeat import CLOCK_KNOWN_S, CLOCK_OFF_S, EVERY_S, RETRY_S, SILENT_S, VALID_S, Heartbeat
 from canary.metrics import CanaryMetrics
 from canary.sender import boot_s
 from tests.fakes.http_receiver import HttpReceiver, Reply
@@ -86,3 +87,98 @@ def test_a_clock_that_is_wrong_by_the_receivers_stops_the_heart_until_it_is_righ
     # beats
     assert asked(receiver) == ["/ok", "/ok", "/ok", "/fail", "/", "/", "/", "/ok", "/ok"]
     assert receiver.requests[3].body == b"the clock of this host is +10 min off, by the heartbeat receiver's"
+
+
+def test_a_word_is_right_only_while_it_holds(receiver: HttpReceiver) -> None:
+    beat, now_s = heartbeat(receiver), boot_s()
+    assert not beat.is_ok()
+    for problem, age_s, is_ok in [("", 0.0, True), ("", VALID_S + 1.0, False), (None, 0.0, False), ("x", 0.0, False)]:
+        beat.say(problem, now_s - age_s)
+        assert beat.is_ok() == is_ok
+
+
+def test_why_nothing_can_be_said_is_a_failure_once_the_last_word_does_not_hold(receiver: HttpReceiver) -> None:
+    beat, now_s = heartbeat(receiver), boot_s()
+    beat.say("", now_s)
+    beat.note_trouble("waiting for PostgreSQL: refused")
+    for later_s in range(0, int(VALID_S) + 10, 5):
+        beat.turn(now_s + later_s)
+    assert asked(receiver) == ["/ok", "/ok", "/fail"]
+    assert receiver.requests[-1].body == b"waiting for PostgreSQL: refused"
+
+
+def test_a_process_that_cannot_begin_says_so_after_a_while_and_a_stand_by_nothing(receiver: HttpReceiver) -> None:
+    beat, now_s = heartbeat(receiver), boot_s()
+    beat.note_trouble("waiting for PostgreSQL: refused")
+    beat.say(None, now_s)
+    beat.turn(now_s + 2 * SILENT_S)
+    beat.note_trouble("waiting for PostgreSQL: refused")
+    for later_s in range(0, int(SILENT_S) + 10, 5):
+        beat.turn(now_s + 2 * SILENT_S + later_s)
+    assert asked(receiver) == ["/fail"]
+
+
+def test_a_pause_of_the_machine_is_no_silence_of_the_witness(receiver: HttpReceiver) -> None:
+    beat, now_s = heartbeat(receiver), boot_s()
+    beat.say("", now_s)
+    beat.turn(now_s)
+    awake_s = now_s + 3_600.0
+    for later_s in range(0, int(2 * SILENT_S), 5):
+        beat.turn(awake_s + later_s)
+    assert asked(receiver) == ["/ok"]
+    beat.say("", awake_s + 2 * SILENT_S)
+    beat.turn(awake_s + 2 * SILENT_S)
+    assert asked(receiver) == ["/ok", "/ok"]
+
+
+def test_another_reason_is_said_and_the_same_with_other_numbers_is_not(receiver: HttpReceiver) -> None:
+    beat = heartbeat(receiver)
+    reasons = [
+        "a minute was wrong: 1 of 5 lost messages not named: canary-01 at node store",
+        "a minute was wrong: 2 of 3 lost messages not named: canary-02 at link app->relay",
+        "a minute was wrong: no incident of loss/node/store; no notification",
+        "no minute was found right for 4 min: not taken: topic x: a",
+        "no minute was found right for 5 min: not taken: topic y: b",
+        "a minute was wrong: 5 of 5 lost messages not named: canary-03 at node store",
+    ]
+    for reason in reasons:
+        beat.say(reason)
+        beat.turn(boot_s())
+    assert [request.body.decode() for request in receiver.requests] == [reasons[0], reasons[2], reasons[3]]
+
+
+@pytest.mark.parametrize("urls", [("/ok", "/fail"), ("", "/fail")])
+def test_a_clock_is_compared_at_a_receiver_that_redirects_and_without_a_heartbeat(
+    receiver: HttpReceiver, urls: tuple[str, str]
+) -> None:
+    elsewhere = Reply(302, headers={"location": "http://127.0.0.1:9/"})
+    receiver.answer = lambda request: elsewhere if request.path == "/" else Reply()  # type: ignore[method-assign]
+    beat = Heartbeat(*(url and receiver.url + url for url in urls), CanaryMetrics())
+    now_s, receiver.ahead_s = boot_s(), -600.0
+    beat.say("why", now_s)
+    beat.turn(now_s)
+    beat.say("", now_s)
+    beat.turn(now_s + 1.0)
+    assert asked(receiver) == ["/fail", "/", "/fail"]
+    receiver.ahead_s = 0.0
+    beat.say("", now_s + EVERY_S)
+    beat.turn(now_s + EVERY_S + 2.0)
+    assert asked(receiver)[3:] == ["/"]
+    for later_s in (2 * EVERY_S, 3 * EVERY_S):
+        beat.say("", now_s + later_s)
+        beat.turn(now_s + later_s + 3.0)
+    assert asked(receiver)[4:] == (["/ok"] * 2 if urls[0] else [])
+
+
+def test_a_receiver_that_says_no_time_gets_a_heartbeat_now_and_then_by_a_clock_that_was_wrong(
+    receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat, now_s = heartbeat(receiver), boot_s()
+    monkeypatch.setattr(beat._client, "head", lambda *_, **__: httpx2.Response(404))
+    receiver.ahead_s = -600.0
+    minutes = int(CLOCK_KNOWN_S // EVERY_S) + 3
+    for minute in range(minutes):
+        beat.say("", now_s + minute * EVERY_S)
+        beat.turn(now_s + minute * EVERY_S)
+        beat.turn(now_s + minute * EVERY_S + 1.0)
+    assert asked(receiver) == ["/ok", "/fail", "/ok", "/fail"]

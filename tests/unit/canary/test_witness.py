@@ -203,6 +203,22 @@ def test_a_wrong_number_of_a_place_is_found(part: str, change: Callable[[Any], A
     assert found.startswith(problem)
 
 
+@pytest.mark.parametrize(
+    ("part", "problem"), [("nodes", "places:"), ("links", "places:"), ("destinations", "destinations:")]
+)
+@pytest.mark.parametrize("change", [lambda parts: (), lambda parts: parts[1:], lambda parts: (*parts, parts[0])])
+def test_a_place_that_is_missing_or_twice_in_a_window_is_found(
+    part: str, problem: str, change: Callable[[Any], Any]
+) -> None:
+    (found, *_) = judged(**{part: change(getattr(true_window(PLAN), part))}).problems
+
+    assert found.startswith(problem)
+
+
+def test_a_window_without_any_checkpoint_is_wrong_and_can_be_judged() -> None:
+    assert any(problem.startswith("messages at checkpoints") for problem in judged(checkpoints=()).problems)
+
+
 @pytest.mark.parametrize(("ms", "count"), [(-0.6, 0), (-1.1, 3)])
 def test_a_duration_can_be_below_nothing_by_the_rounding_of_a_timestamp(ms: float, count: int) -> None:
     first, *others = true_window(PLAN).nodes
@@ -278,6 +294,16 @@ def test_a_minute_is_notified_by_a_later_one_within_minutes() -> None:
 
     assert problems(PLAN.start_s + 2 * MINUTE_S) == ()
     assert problems(PLAN.start_s - MINUTE_S) == problems(PLAN.start_s + 6 * MINUTE_S) == ("no notification",)
+
+
+def test_a_minute_that_need_not_be_notified_is_compared_with_its_notification_if_it_has_one() -> None:
+    notices = {start_s: replace(notice, messages=59) for start_s, notice in true_notices(PLAN).items()}
+
+    def problems(notices: dict[int, Notice]) -> tuple[str, ...]:
+        return judge(PLAN, true_result(PLAN), true_breaches(PLAN), notices, is_notified=False).problems
+
+    assert problems({}) == ()
+    assert problems(notices) == ("notified messages: 59 reported, 60 in truth",)
 
 
 @pytest.mark.parametrize(

@@ -417,6 +417,12 @@ def test_prometheus_and_grafana_get_the_files_of_deploy(tmp_path: Path) -> None:
         assert text.strip() == (ROOT / "deploy/grafana" / name.removeprefix("lagloss-")).read_text().strip()
 
 
+def test_without_a_canary_no_alert_misses_it() -> None:
+    (rule,) = of_kind(rendered(*PRODUCTION, overrides=("canary.enabled=false",)), "PrometheusRule").values()
+    expressions = [rule["expr"] for group in rule["spec"]["groups"] for rule in group["rules"]]
+    assert "max(lagloss_canary_ok) < 1" in expressions
+
+
 @pytest.mark.parametrize(
     ("override", "found"),
     [

@@ -21,6 +21,7 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionProgress
 from aggregator.results.metrics import PipelineResult
 from alerting.metrics import AlertingMetrics
+from canary.metrics import CanaryMetrics
 from deploy.grafana.build import FOLDER, dashboards
 from lagloss_server.groups.consumer_groups import GroupDescription
 from lagloss_server.groups.velocity import Velocity
@@ -82,7 +83,7 @@ def result() -> PipelineResult:
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Scrapes the metrics of services and evaluates our rules."""
-    metrics, alerting, taps = AggregatorMetrics(), AlertingMetrics(), TapMetrics()
+    metrics, alerting, taps, canary = AggregatorMetrics(), AlertingMetrics(), TapMetrics(), CanaryMetrics()
     group = NodeGroup("clicks", "conn-ga", "clicks.conn-ga")
     moving = PartitionProgress(Velocity(2.0, 3.0), "warning", "time", 10**13, 10**13, 5, 7, 7)
     metrics.consumer_lag(
@@ -90,9 +91,10 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     )
     metrics.waiting(lambda: None)
     alerting.leading.set(1)
+    canary.ok.set(1)
     taps.count(TAP, Blocks(), TapPlan(1, 0, 1, 1, through_ms=60_000))
-    metrics.registry.register(alerting.registry)
-    metrics.registry.register(taps.registry)
+    for other in (alerting, taps, canary):
+        metrics.registry.register(other.registry)
     with make_server("127.0.0.1", 0, make_wsgi_app(metrics.registry), handler_class=Quiet) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
