@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import Final, get_args
 
 from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from aggregator.node_groups import GROUP_LABELS, NodeGroup, PartitionLag
 from aggregator.outage import Outage, Server
 from aggregator.results.metrics import PipelineResult
-from aggregator.results.newest import ResultMetrics
+from aggregator.results.newest import MAX_SERIES, ResultMetrics
 from lagloss_server.groups.consumer_groups import GroupDescription
 from lagloss_server.groups.velocity import Status
 from lagloss_server.model.window import Window
@@ -77,20 +77,43 @@ _NEWEST: Final[tuple[tuple[str, str, Callable[[PartitionLag], float | None]], ..
 
 
 class _ConsumerLags(Collector):
-    """Gauges of the newest consumer lag, of partitions and of groups; an unknown value has none."""
+    """Metrics of the newest consumer lag, of partitions and of groups; an unknown value has none."""
 
     def __init__(self) -> None:
         self.newest: Sequence[PartitionLag] = ()
         self.groups: Mapping[NodeGroup, GroupDescription] = {}
+        self._deleted: dict[tuple[str, ...], int] = {}
+        """Offsets deleted unread of partitions that have any, the last one that had some at the end. It stays while a
+        cluster is away, so that the counter goes on afterwards."""
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def take(self, newest: Sequence[PartitionLag], groups: Mapping[NodeGroup, GroupDescription]) -> None:
+        """Replace what is shown, and add what was deleted unread since."""
+        self.newest, self.groups = newest, groups
+        for lag in newest:
+            if lag.progress is not None and lag.progress.deleted_since:
+                labels = _labels_of(lag)
+                self._deleted[labels] = self._deleted.pop(labels, 0) + lag.progress.deleted_since
+        for labels in list(self._deleted)[:-MAX_SERIES]:
+            del self._deleted[labels]
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         for name, about, value_of in _NEWEST:
             gauge = GaugeMetricFamily(f"lagloss_consumer_lag_{name}", about, labels=_PARTITION)
             for lag in self.newest:
                 value = value_of(lag)
                 if value is not None:
-                    gauge.add_metric((*lag.group.labels, lag.topic, str(lag.partition)), value)
+                    gauge.add_metric(_labels_of(lag), value)
             yield gauge
+        deleted = CounterMetricFamily(
+            "lagloss_consumer_lag_deleted_unread",
+            "Offsets deleted by retention before the node's consumer group committed past them",
+            labels=_PARTITION,
+        )
+        # also 0, from which Prometheus sees the first increase; of groups that no definition names last
+        judged = [lag for lag in self.newest if lag.progress is not None]
+        for lag in sorted(judged, key=lambda lag: not lag.group.pipeline)[:MAX_SERIES]:
+            deleted.add_metric(_labels_of(lag), self._deleted.get(_labels_of(lag), 0))
+        yield deleted
         members = GaugeMetricFamily(
             "lagloss_consumer_group_members", "Consumers in a node's group", labels=GROUP_LABELS
         )
@@ -101,6 +124,10 @@ class _ConsumerLags(Collector):
             members.add_metric(group.labels, lags.members)
             state.add_metric((*group.labels, lags.state), 1)
         yield from (members, state)
+
+
+def _labels_of(lag: PartitionLag) -> tuple[str, ...]:
+    return (*lag.group.labels, lag.topic, str(lag.partition))
 
 
 class AggregatorMetrics:
@@ -201,12 +228,6 @@ class AggregatorMetrics:
             "Rounds in which a consumer lag could not be read",
             registry=self.registry,
         )
-        self._deleted_unread = Counter(
-            "lagloss_consumer_lag_deleted_unread",
-            "Offsets deleted by retention before the node's consumer group committed past them",
-            _PARTITION,
-            registry=self.registry,
-        )
         self._consumer_lags = _ConsumerLags()
         self.registry.register(self._consumer_lags)
         self._read_results: Callable[[], dict[str, PipelineResult]] = dict
@@ -218,11 +239,7 @@ class AggregatorMetrics:
     ) -> None:
         """Replace all consumer lags and descriptions of groups; partitions and groups that are not among them lose
         their series. Add what was deleted unread since the last ones."""
-        self._consumer_lags.newest, self._consumer_lags.groups = newest, groups or {}
-        for lag in newest:
-            if lag.progress is not None:
-                deleted = self._deleted_unread.labels(*lag.group.labels, lag.topic, str(lag.partition))
-                deleted.inc(lag.progress.deleted_since)
+        self._consumer_lags.take(newest, groups or {})
 
     def waiting(self, trouble: Callable[[], Outage | None]) -> None:
         """Set the callback that returns the current outage whenever the metrics are read."""

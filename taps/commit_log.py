@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import takewhile
 from math import nextafter
@@ -228,26 +228,26 @@ class CommitLog(Generic[T]):
 
     def _parsed(self, spans: Sequence[OffsetSpan], look: Look) -> dict[int, list[LoggedRecord[T]]]:
         """Return what the records of spans say, by partition; of those that were compacted away, a later one stays."""
+        by_ms = max(look.at_ms, look.by_ms)
+        parsed: dict[int, list[LoggedRecord[T]]] = {span.partition: [] for span in spans}
         try:
-            records = self._reader.read(spans)
+            with closing(self._reader.pieces(spans)) as pieces:
+                for partition, read in pieces:
+                    parsed[partition] += [
+                        LoggedRecord(partition, offset, stamped_ms if is_append_time else by_ms, stamped_ms, value)
+                        for offset, stamped_ms, is_append_time, value in zip(
+                            read.offsets.tolist(),
+                            read.records.timestamp_ms.tolist(),
+                            read.is_append_time.tolist(),
+                            map(self._parse, read.records.keys, read.records.values),
+                            strict=True,
+                        )
+                        if value is not None
+                    ]
         except KafkaException:
             self._reader.close()  # with what it has heard of other partitions: the next read begins anew
             raise
-        by_ms = max(look.at_ms, look.by_ms)
-        return {
-            partition: [
-                LoggedRecord(partition, offset, stamped_ms if is_append_time else by_ms, stamped_ms, value)
-                for offset, stamped_ms, is_append_time, value in zip(
-                    read.offsets.tolist(),
-                    read.records.timestamp_ms.tolist(),
-                    read.is_append_time.tolist(),
-                    map(self._parse, read.records.keys, read.records.values),
-                    strict=True,
-                )
-                if value is not None
-            ]
-            for partition, read in records.items()
-        }
+        return parsed
 
 
 class LogCursor(Generic[T]):

@@ -67,6 +67,10 @@ class Blocks:
     counts: TapCounts = field(default_factory=TapCounts)
     positions: list[Position] | None = None
     """Where the blocks are if they were sent already."""
+    seen_in: set[int] = field(default_factory=set)
+    """Windows of the records that were read, until `BlockMaker.drop_aside`."""
+    aside: dict[str, set[int]] = field(default_factory=dict)
+    """By reason, windows that those may be of which make no beacons, until then."""
 
     @classmethod
     def merged(cls, parts: Iterable[Blocks]) -> Blocks:
@@ -135,34 +139,37 @@ class BlockMaker:
     def make(
         self, plan: TapPlan, read: Mapping[int, SpanRecords], orders: Mapping[int, PartitionOrder] | None = None
     ) -> Blocks:
-        """Return the blocks of a plan whose records these are, by partition.
+        """Return the blocks of a plan whose records these are, by partition; see `make_of_pieces`."""
+        return self.make_of_pieces(plan, read.items(), orders)
+
+    def make_of_pieces(
+        self,
+        plan: TapPlan,
+        pieces: Iterable[tuple[int, SpanRecords]],
+        orders: Mapping[int, PartitionOrder] | None = None,
+    ) -> Blocks:
+        """Return the blocks of a plan, the same ones however the records of its partitions are cut into pieces. Only
+        those of a partition come in their order.
 
         `orders`: of a tap with an order, by partition, what the records before its span come to; these are added.
         """
-        orders = orders or {}
-        if plan.is_spread:
-            parts = (self._make(plan, [span], read, orders, span_seq(plan, span)) for span in plan.spans)
-            blocks = Blocks.merged(parts)
-        else:
-            blocks = self._make(plan, plan.spans, read, orders, plan.sequence << SEQ_BITS)
-        gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
+        orders, gone = orders or {}, sum(plan.gone.values())
+        spans = {span.partition: span for span in plan.spans}
+        made = {partition: Blocks() for partition in spans}
+        parts: dict[int, list[SpanBeacons]] = {partition: [] for partition in spans}
+        for partition, read in pieces:
+            part = self.observe(plan, spans[partition], read, made[partition], orders.get(partition))
+            parts[partition] += [] if part is None else [part]
+            gone += read.gone
+        for partition, blocks in made.items():
+            self.drop_aside(blocks)
+            if plan.is_spread:
+                blocks.blocks = list(self.pack(plan, parts[partition], span_seq(plan, spans[partition]), blocks))
+        blocks = Blocks.merged(made.values())
+        if not plan.is_spread:
+            all_parts = [part for some in parts.values() for part in some]
+            blocks.blocks = list(self.pack(plan, all_parts, plan.sequence << SEQ_BITS, blocks))
         self.drop_gone(plan, gone, blocks)
-        return blocks
-
-    def _make(
-        self,
-        plan: TapPlan,
-        spans: Sequence[OffsetSpan],
-        read: Mapping[int, SpanRecords],
-        orders: Mapping[int, PartitionOrder],
-        seq: int,
-    ) -> Blocks:
-        blocks = Blocks()
-        observed = (
-            self.observe(plan, span, read[span.partition], blocks, orders.get(span.partition)) for span in spans
-        )
-        parts = [part for part in observed if part is not None]
-        blocks.blocks = list(self.pack(plan, parts, seq, blocks))
         return blocks
 
     def pack(self, plan: TapPlan, parts: Sequence[SpanBeacons], seq: int, blocks: Blocks) -> Iterator[PackedBlock]:
@@ -193,8 +200,9 @@ class BlockMaker:
         blocks: Blocks,
         order: PartitionOrder | None = None,
     ) -> SpanBeacons | None:
-        """Return the beacons of a span, or of a part of it, one per record, and count the records that make none.
-        `order` knows of the records before, and comes to know of these."""
+        """Return the beacons of a span, or of a part of it, one per record, and count the records that make none:
+        `drop_aside` follows once all of the span was observed. `order` knows of the records before, and comes to know
+        of these."""
         blocks.counts.seen += int(read.offsets.size)
         observed = self.extractor.extract(read.records)
         blocks.counts.left_out += observed.left_out
@@ -212,17 +220,16 @@ class BlockMaker:
         in_reach = ~(early | ahead | too_old)
         past = too_old & (replays.codes[rows] > 0) & (event_ms >= UNSET_MS)
         if past.any():  # a replay of what is too old to be evaluated may be of no other window
-            self._set_aside(TOO_OLD, rows[past], span, read, (), blocks)
-        # What the records beside are of, an unreadable one may be of, too: a backlog, say.
-        beside = _windows_of(event_ms[in_reach])
+            _count_aside(TOO_OLD, rows[past], span, read, blocks)
+        blocks.seen_in |= _windows_of(event_ms[in_reach])
         for reason, odd in (*observed.unreadable_rows.items(), (AHEAD, rows[ahead]), (TOO_OLD, rows[too_old & ~past])):
             if odd.size:
-                self._set_aside(
-                    reason, odd, span, read, beside | self._windows_around(plan, read, odd, appended), blocks
-                )
+                _count_aside(reason, odd, span, read, blocks)
+                blocks.aside.setdefault(reason, set()).update(self._windows_around(plan, read, odd, appended))
         not_read = in_reach & self._is_committed_ahead(read, rows, observed_ms)
         if not_read.any():
-            self._set_aside(COMMIT_AHEAD, rows[not_read], span, read, _windows_of(event_ms[not_read]), blocks)
+            _count_aside(COMMIT_AHEAD, rows[not_read], span, read, blocks)
+            blocks.aside.setdefault(COMMIT_AHEAD, set()).update(_windows_of(event_ms[not_read]))
         readable = np.flatnonzero(in_reach & ~not_read)
         if not readable.size:
             return None
@@ -299,21 +306,14 @@ class BlockMaker:
         ahead: npt.NDArray[np.bool_] = (read.is_append_time[rows] & later) | (committed_ms == STANDING_MS)
         return ahead
 
-    def _set_aside(
-        self,
-        reason: str,
-        rows: npt.NDArray[np.intp],
-        span: OffsetSpan,
-        read: SpanRecords,
-        windows: Iterable[int],
-        blocks: Blocks,
-    ) -> None:
-        """Count records that make no beacons; they may be of any of these windows, whose evidence is incomplete."""
-        newest = rows[-1]
-        offset, at_ms = int(read.offsets[newest]), int(read.records.timestamp_ms[newest])
-        blocks.counts.add_unreadable(reason, UnreadableRecords(int(rows.size), span.partition, offset, at_ms))
-        for window in windows:
-            self._drop(window, 1, blocks)
+    def drop_aside(self, blocks: Blocks) -> None:
+        """Count the records of a span that make no beacons, by reason once in each window that they may be of, whose
+        evidence is incomplete. What the records beside are of, one that cannot be read may be of, too: a backlog, say.
+        """
+        for reason, windows in blocks.aside.items():
+            for window in windows if reason == COMMIT_AHEAD else windows | blocks.seen_in:
+                self._drop(window, 1, blocks)
+        blocks.seen_in, blocks.aside = set(), {}
 
     def _windows_around(
         self, plan: TapPlan, read: SpanRecords, rows: npt.NDArray[np.intp], appended: _Appended
@@ -345,6 +345,13 @@ class BlockMaker:
             return
         for place in self.tap.places:
             blocks.dropped[TallyKey(place, None, window_start_s)] += beacons
+
+
+def _count_aside(reason: str, rows: npt.NDArray[np.intp], span: OffsetSpan, read: SpanRecords, blocks: Blocks) -> None:
+    """Count records that make no beacons."""
+    newest = rows[-1]
+    offset, at_ms = int(read.offsets[newest]), int(read.records.timestamp_ms[newest])
+    blocks.counts.add_unreadable(reason, UnreadableRecords(int(rows.size), span.partition, offset, at_ms))
 
 
 class _Replays(NamedTuple):

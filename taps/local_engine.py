@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from taps.kernel import BlockMaker, Blocks
@@ -23,8 +24,8 @@ class _Kept(NamedTuple):
 
 
 class LocalEngine:
-    """Reads and makes plans in this process. Of a tap with an order it keeps the newest records of each partition, and
-    reads those before a span again where it does not have them."""
+    """Reads and makes plans in this process, piece by piece, as a plan has no bound in bytes. Of a tap with an order it
+    keeps the newest records of each partition, and reads those before a span again where it does not have them."""
 
     is_spread = False
 
@@ -36,11 +37,11 @@ class LocalEngine:
 
     def blocks(self, plan: TapPlan) -> Blocks:
         """Return the blocks of a plan. Raises KafkaException."""
-        if self._maker.tap.order is None:
-            return self._maker.make(plan, self._reader.read(plan.spans))
-        orders = self._orders(plan.topic_id, plan.spans)
-        blocks_ = self._maker.make(plan, self._reader.read(plan.spans), orders)
-        self._kept |= {span.partition: _Kept(plan.topic_id, span.end, orders[span.partition]) for span in plan.spans}
+        orders = {} if self._maker.tap.order is None else self._orders(plan.topic_id, plan.spans)
+        with closing(self._reader.pieces(plan.spans)) as pieces:
+            blocks_ = self._maker.make_of_pieces(plan, pieces, orders)
+        ends = {span.partition: span.end for span in plan.spans}
+        self._kept |= {at: _Kept(plan.topic_id, ends[at], order) for at, order in orders.items()}
         return blocks_
 
     def _orders(self, topic_id: str, spans: Sequence[OffsetSpan]) -> dict[int, PartitionOrder]:
@@ -53,6 +54,7 @@ class LocalEngine:
             else:
                 orders[span.partition] = PartitionOrder()
                 unknown.append(span)
-        for partition, records in self._reader.read_before(unknown, REACH).items():
-            self._maker.remember(records, orders[partition])
+        with closing(self._reader.pieces_before(unknown, REACH)) as pieces:
+            for partition, records in pieces:
+                self._maker.remember(records, orders[partition])
         return orders

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from confluent_kafka import (
@@ -30,12 +32,57 @@ from taps.records import SpanRecords
 STALLED_S: Final = 30.0
 """Longest wait for the next record of a span that the broker holds."""
 BATCH: Final = 10_000
+PIECE_BYTES: Final = 64 << 20
+"""Of the records of all partitions that are handed out together; as much is kept for later spans."""
 MAX_EARLY: Final = 100_000
 """Records of one partition that are kept for later spans."""
+RECORD_BYTES: Final = 200
+"""What a record takes besides key, value and headers."""
 LAST_OF: Final = 100
 """Offsets among which the last record before one is looked for: some are markers of transactions."""
 PEEKING: Final = {"queued.min.messages": 1, "fetch.message.max.bytes": 65_536}
 """Properties of consumers that read a single record."""
+
+
+class Delivered(NamedTuple):
+    """A record, its headers, which can be asked for once only, and about how many bytes it takes."""
+
+    message: Message
+    headers: Headers
+    bytes: int
+
+    @classmethod
+    def of(cls, message: Message) -> Delivered:
+        headers = headers_of(message)
+        sizes = (len(name) + len(value or b"") for name, value in headers or ())
+        size = RECORD_BYTES + len(message.key() or b"") + len(message.value() or b"") + sum(sizes)
+        return cls(message, BROKEN_HEADERS if headers is None else headers, size)
+
+    @property
+    def offset(self) -> int:
+        return self.message.offset() or 0
+
+
+Pieces = Generator[tuple[int, SpanRecords], None, None]
+"""Records of spans with their partitions, in the order of each."""
+
+
+class _Piece:
+    """Records of spans that are not handed out yet, by partition."""
+
+    def __init__(self, spans: Iterable[OffsetSpan]) -> None:
+        self.bytes = 0
+        self._records: dict[int, list[Delivered]] = {span.partition: [] for span in spans}
+
+    def add(self, partition: int, record: Delivered) -> None:
+        self._records[partition].append(record)
+        self.bytes += record.bytes
+
+    def take(self) -> list[tuple[int, list[Delivered]]]:
+        """Return the records of each partition, and hold them no longer."""
+        taken = list(self._records.items())
+        self._records, self.bytes = {partition: [] for partition, _ in taken}, 0
+        return taken
 
 
 class _Nothing:
@@ -73,14 +120,16 @@ class TopicReader:
         self._next: dict[int, int] = {}
         """Where the next span begins if it goes on, by assigned partition."""
         self._reached: dict[int, int] = {}
-        """Every record before this offset was delivered; those not handed out yet are `_early`."""
-        self._early: dict[int, deque[Message]] = {}
+        """Every record before this offset was delivered."""
+        self._early: dict[int, deque[Delivered]] = {}
+        """Those of later spans: a consumer fetches on behind the end of a span."""
+        self._early_bytes = 0
         self._paused: set[int] = set()
         self._emptiness: dict[int, tuple[int, int, bool]] = {}
 
     def deprived(self) -> None:
         """Begin the next read anew: another reader has the consumer."""
-        self._next, self._reached, self._early, self._paused = {}, {}, {}, set()
+        self._next, self._reached, self._early, self._early_bytes, self._paused = {}, {}, {}, 0, set()
 
     def newest(self, after: float = 0.0, partitions: Collection[int] | None = None) -> SharedLook:
         """Return the newest look at the topic, which is later than those returned before and than `after`, and at most
@@ -116,12 +165,12 @@ class TopicReader:
             for partition, start in starts.items()
             if logs[partition].start < start <= logs[partition].stable_end
         ]
-        records = self.read(before)
-        return {
-            partition
-            for partition, read in records.items()
-            if read.offsets.size and read.is_append_time[-1] and read.records.timestamp_ms[-1] < moment_ms
-        }
+        is_before: dict[int, bool] = {}
+        with closing(self.pieces(before)) as pieces:
+            for partition, read in pieces:
+                if read.offsets.size:
+                    is_before[partition] = bool(read.is_append_time[-1] and read.records.timestamp_ms[-1] < moment_ms)
+        return {partition for partition, last_is in is_before.items() if last_is}
 
     def has_none(self, partition: int, start: int, end: int) -> bool:
         """Return whether a committed reader finds no record in [start, end)."""
@@ -157,36 +206,47 @@ class TopicReader:
             self._peeks.leave(self._peek_keeps)
 
     def read(self, spans: Sequence[OffsetSpan]) -> dict[int, SpanRecords]:
-        """Return the records of these spans by partition.
+        """Return all records of these spans by partition. Raises KafkaException, as `pieces` does."""
+        return dict(self.pieces(spans, piece_bytes=math.inf))
+
+    def pieces(self, spans: Sequence[OffsetSpan], piece_bytes: float = PIECE_BYTES) -> Pieces:
+        """Yield the records of each of these spans, in one or more pieces, so that no more than about `piece_bytes` are
+        held. Close it if it is not read to its end.
 
         Raises:
             KafkaException: the broker has sent nothing for `STALLED_S`.
         """
         if not spans:
-            return {}
-        gone = Counter[int]()
+            return
+        gone, piece, is_read = Counter[int](), _Piece(spans), False
         consumer = self._consumers.take(self)
         try:
-            self._assign(consumer, spans)
+            self._assign(consumer, spans, piece)
             heard = time.monotonic()
             while waiting := {span.partition: span for span in spans if self._reached[span.partition] < span.end}:
+                if piece.bytes >= piece_bytes:
+                    yield from ((partition, columns(records, 0)) for partition, records in piece.take() if records)
+                    heard = time.monotonic()
                 messages = consumer.consume(BATCH, 0.1)
                 if messages:
                     heard = time.monotonic()
                 elif time.monotonic() - heard > STALLED_S:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                 for message in messages:
-                    self._take(consumer, message, waiting, gone)
-            taken = {span.partition: self._taken(span) for span in spans}
+                    self._take(consumer, message, waiting, gone, piece)
+            is_read = True
         finally:
+            if not is_read:  # what is missing of these spans must not come with the next ones
+                self._next |= {span.partition: -1 for span in spans}
             self._consumers.give_back(self, consumer)
-        return {partition: columns(messages, gone[partition]) for partition, messages in taken.items()}
+        yield from ((partition, columns(records, gone[partition])) for partition, records in piece.take())
 
-    def read_before(self, spans: Iterable[OffsetSpan], offsets: int) -> dict[int, SpanRecords]:
-        """Return the records of so many offsets before each of these spans, as far as retention has left them. `read`
-        then goes on with the spans."""
-        before = [OffsetSpan(span.partition, max(span.start - offsets, 0), span.start) for span in spans if span.start]
-        return self.read(before)
+    def pieces_before(self, spans: Iterable[OffsetSpan], offsets: int) -> Pieces:
+        """Yield the records of so many offsets before each of these spans, as far as retention has left them, as
+        `pieces` does, which then goes on with the spans."""
+        return self.pieces(
+            [OffsetSpan(span.partition, max(span.start - offsets, 0), span.start) for span in spans if span.start]
+        )
 
     def close(self) -> None:
         self._consumers.leave(self)
@@ -194,42 +254,49 @@ class TopicReader:
             self._consumers.close()
             self._peeks.close()
 
-    def _assign(self, consumer: Consumer, spans: Sequence[OffsetSpan]) -> None:
-        """Have the consumer deliver these spans: go on where it stands, or begin anew."""
+    def _assign(self, consumer: Consumer, spans: Sequence[OffsetSpan], piece: _Piece) -> None:
+        """Have the consumer deliver these spans: go on where it stands, with what is there of them, or begin anew."""
         for span in spans:
             place = TopicPartition(self.topic, span.partition, span.start)
             if self._next.get(span.partition) != span.start:
+                self._early_bytes -= sum(record.bytes for record in self._early.get(span.partition, ()))
+                self._early[span.partition] = deque()
                 self._begin(consumer, place)
             elif span.partition in self._paused:
                 self._paused.discard(span.partition)
                 consumer.resume([place])
             self._next[span.partition] = span.end
+            early = self._early[span.partition]
+            while early and early[0].offset < span.end:
+                self._early_bytes -= early[0].bytes
+                piece.add(span.partition, early.popleft())
 
     def _begin(self, consumer: Consumer, place: TopicPartition) -> None:
         if place.partition in self._reached:
             consumer.incremental_unassign([place])
         self._paused.discard(place.partition)
-        self._early[place.partition] = deque()
         self._reached[place.partition] = place.offset
         consumer.incremental_assign([place])
-
-    def _taken(self, span: OffsetSpan) -> list[Message]:
-        """Return the records of a span that was read, and keep those of later ones."""
-        early, messages = self._early[span.partition], []
-        while early and (early[0].offset() or 0) < span.end:
-            messages.append(early.popleft())
-        return messages
+        consumer.resume([place])  # a pause outlives its assignment, also that of another reader
 
     def _take(
-        self, consumer: Consumer, message: Message, waiting: Mapping[int, OffsetSpan], gone: Counter[int]
+        self,
+        consumer: Consumer,
+        message: Message,
+        waiting: Mapping[int, OffsetSpan],
+        gone: Counter[int],
+        piece: _Piece,
     ) -> None:
         if message.topic() not in (None, self.topic):
             return  # of the reader that had the consumer before
         error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
         if error is None:
             if offset >= self._reached[partition]:  # not of an assignment that has ended
-                self._keep(consumer, partition, message)
                 self._reached[partition] = offset + 1
+                if partition in waiting and offset < waiting[partition].end:
+                    piece.add(partition, Delivered.of(message))
+                else:
+                    self._keep(consumer, partition, Delivered.of(message))
         elif error.code() == KafkaError._PARTITION_EOF:
             self._reached[partition] = max(self._reached[partition], offset)
         elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
@@ -238,15 +305,12 @@ class TopicReader:
         elif not is_of_group(error):
             raise KafkaException(needs(error, "READ", f"topic {self.topic}"))
 
-    def _keep(self, consumer: Consumer, partition: int, message: Message) -> None:
-        """Keep a record for its span; of a partition that is too far ahead of the others, fetch no more."""
+    def _keep(self, consumer: Consumer, partition: int, record: Delivered) -> None:
+        """Keep a record for a later span; of a partition that is too far ahead of the others, fetch no more."""
         early = self._early[partition]
-        early.append(message)
-        if (
-            len(early) >= MAX_EARLY
-            and partition not in self._paused
-            and self._next[partition] <= (message.offset() or 0)
-        ):
+        early.append(record)
+        self._early_bytes += record.bytes
+        if (len(early) >= MAX_EARLY or self._early_bytes >= PIECE_BYTES) and partition not in self._paused:
             self._paused.add(partition)
             consumer.pause([TopicPartition(self.topic, partition)])
 
@@ -255,35 +319,29 @@ class TopicReader:
         reached = self._reached[span.partition]
         start = max(self.look([span.partition]).logs[span.partition].start, reached)
         gone[span.partition] += max(0, min(start, span.end) - reached)
-        messages = self._early[span.partition]
         self._begin(consumer, TopicPartition(self.topic, span.partition, start))
-        self._early[span.partition] = messages
         if start > max(reached, span.end):
             self._next[span.partition] = -1  # the next span begins anew: it has to count those of its own
 
 
-def columns(messages: Sequence[Message], gone: int) -> SpanRecords:
-    """Return messages of one partition as columns; `gone`: how many retention deleted meanwhile."""
+def columns(delivered: Sequence[Delivered], gone: int) -> SpanRecords:
+    """Return records of one partition as columns; `gone`: how many retention deleted meanwhile."""
+    messages = [record.message for record in delivered]
     times = [message.timestamp() for message in messages]
-    offsets = np.fromiter((message.offset() or 0 for message in messages), np.int64, len(messages))
+    offsets = np.fromiter((record.offset for record in delivered), np.int64, len(messages))
     return SpanRecords(
         offsets,
         Records(
             np.fromiter((at_ms for _, at_ms in times), np.int64, len(messages)),
             [_bytes(message.key()) for message in messages],
             [_bytes(message.value()) for message in messages],
-            [_headers(message) for message in messages],
+            [record.headers for record in delivered],
             np.fromiter((message.partition() or 0 for message in messages), np.int64, len(messages)),
             offsets,
         ),
         np.fromiter((kind == TIMESTAMP_LOG_APPEND_TIME for kind, _ in times), np.bool_, len(times)),
         gone,
     )
-
-
-def _headers(message: Message) -> Headers:
-    headers = headers_of(message)
-    return BROKEN_HEADERS if headers is None else headers
 
 
 def _bytes(value: Any) -> bytes | None:

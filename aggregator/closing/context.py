@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import pickle
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Final
 
 from sqlalchemy import Engine
 
@@ -13,26 +16,68 @@ from aggregator.closing.report_state import ReportState, Windows, load_report_st
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.judging.evidence import Evidence, changed_nodes
 from lagloss_server.judging.freshness import newest_due_s
-from lagloss_server.model.definition import StoredPipeline, in_force
+from lagloss_server.model.definition import Definition, StoredPipeline, in_force
 from lagloss_server.model.graph import Graph
+
+PARSED: Final = 4
+"""Newest versions of a pipeline that are kept as they are: nearly all windows that are closed are theirs."""
+UNPACKED: Final = 64
+"""Graphs of earlier versions, of all pipelines, that are kept since they were used last."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedVersion:
+    """An earlier version in 1 kB instead of 200: there can be hundreds of a pipeline. Windows of any age may need it,
+    such as those that are closed only once the aggregator is back."""
+
+    version: int
+    applied_at_ms: int
+    definition: bytes
+
+    @classmethod
+    def of(cls, stored: StoredPipeline) -> _PackedVersion:
+        return cls(stored.version, stored.applied_at_ms, zlib.compress(pickle.dumps(stored.definition)))
+
+
+@lru_cache(UNPACKED)
+def _unpacked(packed: bytes) -> Graph:
+    definition: Definition = pickle.loads(zlib.decompress(packed))
+    return definition.graph
+
+
+def _graph_of(version: StoredPipeline | _PackedVersion) -> Graph:
+    return _unpacked(version.definition) if isinstance(version, _PackedVersion) else version.definition.graph
 
 
 class Versions:
     """The versions of one pipeline's definition, oldest first. `unreadable`: number and moment (epoch ms) of those that
-    this version of lagloss cannot read."""
+    this version of lagloss cannot read. `before`: earlier ones."""
 
-    def __init__(self, stored: Iterable[StoredPipeline] = (), unreadable: Iterable[tuple[int, int]] = ()) -> None:
-        self.stored = tuple(stored)
-        self._unreadable = tuple(unreadable)
-        self.checkpoints = frozenset(name for version in self.stored for name in version.definition.graph.checkpoints)
+    def __init__(
+        self,
+        stored: Iterable[StoredPipeline] = (),
+        unreadable: Iterable[tuple[int, int]] = (),
+        before: Versions | None = None,
+    ) -> None:
+        stored = tuple(stored)
+        parsed = stored if before is None else (*before.stored, *stored)
+        self.stored: tuple[StoredPipeline, ...] = parsed[-PARSED:]
+        """The newest of them."""
+        self._earlier: tuple[_PackedVersion, ...] = () if before is None else before._earlier
+        self._earlier += tuple(map(_PackedVersion.of, parsed[:-PARSED]))
+        self._all: tuple[StoredPipeline | _PackedVersion, ...] = (*self._earlier, *self.stored)
+        self._unreadable: tuple[tuple[int, int], ...] = () if before is None else before._unreadable
+        self._unreadable += tuple(unreadable)
+        names = frozenset(name for version in stored for name in version.definition.graph.checkpoints)
+        self.checkpoints: frozenset[str] = names if before is None else names | before.checkpoints
         """The checkpoints of all versions together."""
 
     def __len__(self) -> int:
-        return len(self.stored)
+        return len(self._all)
 
     def plus(self, later: Iterable[StoredPipeline], unreadable: Iterable[tuple[int, int]] = ()) -> Versions:
         """Return these versions and later ones."""
-        return Versions((*self.stored, *later), (*self._unreadable, *unreadable))
+        return Versions(later, unreadable, self)
 
     @property
     def newest(self) -> Graph:
@@ -40,15 +85,15 @@ class Versions:
 
     def at(self, window_start_s: int) -> Graph:
         """Return the version in force at a window's start; the first holds for all windows before it, too."""
-        return self.stored[in_force(self.stored, window_start_s)].definition.graph
+        return _graph_of(self._all[in_force(self._all, window_start_s)])
 
     @cached_property
     def _gaps(self) -> list[tuple[float, float]]:
         """From when to when (epoch ms) each unreadable version was in force."""
         gaps = []
         for number, since_ms in self._unreadable:
-            has_earlier = any(version.version < number for version in self.stored)
-            later = (version.applied_at_ms for version in self.stored if version.version > number)
+            has_earlier = any(version.version < number for version in self._all)
+            later = (version.applied_at_ms for version in self._all if version.version > number)
             gaps.append((since_ms if has_earlier else -math.inf, next(later, math.inf)))
         return gaps
 
@@ -59,7 +104,7 @@ class Versions:
         if any(since_ms < end_ms and start_ms < until_ms for since_ms, until_ms in self._gaps):
             return True, frozenset(self.at(window_start_s).nodes)
         before, changed = self.at(window_start_s), frozenset[str]()
-        within = [version.definition.graph for version in self.stored[1:] if start_ms < version.applied_at_ms < end_ms]
+        within = [_graph_of(version) for version in self._all[1:] if start_ms < version.applied_at_ms < end_ms]
         for after in within:
             changed |= changed_nodes(before, after)
         return bool(within), changed

@@ -49,6 +49,8 @@ TOPICS_EVERY_S: Final = 60.0
 """Between two lists of a cluster's topics."""
 ROUND_LIMIT_S: Final = 1_800.0
 """Longest normal round: each cluster that is away costs its time-outs."""
+MAX_GROUPS: Final = 10_000
+"""Of a cluster, that are read: 2,000 take 11 s. Those that definitions name come first."""
 Lags = ConsumerLags | QueueLags
 CLOSE_S: Final = 1.0
 """How long an end waits for a round under way: what that writes is right whenever it comes."""
@@ -99,6 +101,8 @@ class ClusterRound:
     groups: list[NodeGroup] = field(default_factory=list)
     asked_ms: int = 0
     listed: Mapping[str, ListedGroup] | None = None
+    trouble: str | None = None
+    """Why some of them are left out."""
     lags: list[PartitionLag] = field(default_factory=list)
     described: dict[NodeGroup, GroupDescription] = field(default_factory=dict)
 
@@ -110,6 +114,13 @@ class ClusterRound:
             for name in sorted(self.listed or ())
             if name not in named and wanted.matches(name)
         ]
+
+    def add_others(self, wanted: WatchedGroups) -> None:
+        """Add the groups that no definition names, up to `MAX_GROUPS` in all."""
+        others, room = self.others(wanted), max(0, MAX_GROUPS - len(self.groups))
+        self.groups += others[:room]
+        if len(others) > room:
+            self.trouble = f"expected up to {MAX_GROUPS:,} groups, found more; choose some by LAGLOSS_GROUPS"
 
     def summaries(self) -> list[ClusterGroup]:
         """Return a summary of each group that exists, and of each source connector that has offsets and no group's
@@ -193,7 +204,8 @@ class ConsumerLagWatch:
             try:
                 lags = lags_in(cluster)
                 self._read_cluster(lags, wanted, cluster_round)
-                troubles |= {cluster: lags.trouble} if lags.trouble else {}
+                trouble = lags.trouble or cluster_round.trouble
+                troubles |= {cluster: trouble} if trouble else {}
             except (KafkaException, TimeoutError, DBAPIError, BadSetting, Boto3Missing) as error:
                 troubles[cluster] = str(error) or type(error).__name__
             except Exception as error:  # our bug costs a round, and not the watch
@@ -217,7 +229,7 @@ class ConsumerLagWatch:
         if isinstance(lags, ConsumerLags):
             try:
                 reading.listed = lags.listed()
-                reading.groups += reading.others(wanted)
+                reading.add_others(wanted)
             except KafkaException:
                 if not reading.groups:
                     raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Protocol
 
 from msgspec import Struct
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
@@ -321,7 +321,14 @@ def matching(pipelines: Sequence[StoredPipeline], matchers: MatcherList) -> list
     return [stored for stored in pipelines if stored.name in names]
 
 
-def in_force(versions: Sequence[StoredPipeline], window_start_s: int) -> int:
+class AppliedVersion(Protocol):
+    """A version of a definition. `applied_at_ms` in epoch ms."""
+
+    @property
+    def applied_at_ms(self) -> int: ...
+
+
+def in_force(versions: Sequence[AppliedVersion], window_start_s: int) -> int:
     """Return the index of the version (of `versions`, oldest first) in force at a window's start; the first also holds
     before its own time."""
     later = (index for index, version in enumerate(versions) if version.applied_at_ms <= window_start_s * 1000)

@@ -26,6 +26,8 @@ except ModuleNotFoundError as error:
     raise ArrowMissing from error
 
 SUFFIX: Final = ".parquet"
+MAX_FILES: Final = 200_000
+"""Of a folder: a look holds all of them, and takes a request for each 1,000."""
 WHOLE_BYTES: Final = 4_000_000
 """Of a file that is read by one request, where there are two or more to read footer and columns."""
 _HIDDEN: Final = ("_", ".")
@@ -94,10 +96,10 @@ def naming(spec: TableSpec) -> Iterator[None]:
         raise unreadable(spec, str(error)) from error
 
 
-def list_files(s3: Any, folder: Folder) -> list[ParquetFile]:
+def list_files(s3: Any, folder: Folder, spec: TableSpec) -> list[ParquetFile]:
     """Return the files of a folder and of those below it. All that were there when this began are among them, since
-    listings of S3 are consistent. Raises errors of botocore's."""
-    files = []
+    listings of S3 are consistent. Raises errors of botocore's, and TableUnreadable for more than `MAX_FILES`."""
+    files: list[ParquetFile] = []
     for page in s3.get_paginator("list_objects_v2").paginate(Bucket=folder.bucket, Prefix=folder.prefix):
         for item in page.get("Contents", ()):
             key = item["Key"]
@@ -105,6 +107,9 @@ def list_files(s3: Any, folder: Folder) -> list[ParquetFile]:
             if key.endswith(SUFFIX) and not any(name.startswith(_HIDDEN) for name in names):
                 modified_ms = int(item["LastModified"].timestamp() * 1_000)
                 files.append(ParquetFile(key, item["ETag"], item["Size"], modified_ms))
+        if len(files) > MAX_FILES:
+            problem = f"it has more than {MAX_FILES:,} files; delete or archive old ones, or tap a folder below"
+            raise unreadable(spec, problem)
     return files
 
 

@@ -70,7 +70,7 @@ def _check_parquet(name: str, spec: TableSpec) -> Check:
 
     with parquet_folders.naming(spec), closing(parquet_folders.s3_client()) as s3:
         folder = parquet_folders.folder_of(spec)
-        files = parquet_folders.list_files(s3, folder)
+        files = parquet_folders.list_files(s3, folder, spec)
         if not files:
             address = f"s3://{folder.bucket}/{folder.prefix}"
             return Check(name, "warn", f"{address} has no *{parquet_folders.SUFFIX}", "is the sink writing elsewhere?")

@@ -7,12 +7,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRow
 
+READ: Final = 500
+"""Versions that are parsed at a time: one takes up to 0.2 MB, until `extend` keeps less of it."""
 T = TypeVar("T")
 Extend = Callable[[T | None, Sequence[StoredPipeline], Sequence[UnreadableRow]], T]
 """Returns what is kept of a pipeline, from what was kept so far, and later versions: readable and unreadable ones."""
@@ -66,26 +68,35 @@ class DefinitionFeed(Generic[T]):
                 return False
             stamps = self._store.version_stamps()
             entries = {name: entry for name, entry in self._entries.items() if entry.precedes(stamps.get(name, {}))}
-            read = self._store.versions_at(
-                [
-                    (name, number)
-                    for name, numbers in stamps.items()
-                    for number in numbers
-                    if name not in entries or number not in entries[name].stamps
-                ]
-            )
-            added: defaultdict[str, tuple[list[StoredPipeline], list[UnreadableRow]]] = defaultdict(lambda: ([], []))
-            for stored in read:
-                added[stored.name][0].append(stored)
-            for row in read.unreadable:
-                added[row.pipeline][1].append(row)
-            for name, (stored_versions, unreadable) in added.items():
-                before = entries.get(name)
-                value = self._extend(None if before is None else before.value, stored_versions, unreadable)
-                entries[name] = _Entry(stamps[name], value, (*(before.unreadable if before else ()), *unreadable))
+            keys = [
+                (name, number)
+                for name, numbers in stamps.items()
+                for number in numbers
+                if name not in entries or number not in entries[name].stamps
+            ]
+            for start in range(0, len(keys), READ):
+                self._add(entries, stamps, keys[start : start + READ])
             self._publish(entries)
             self._changes = changes
         return True
+
+    def _add(
+        self,
+        entries: dict[str, _Entry[T]],
+        stamps: Mapping[str, Mapping[int, int]],
+        keys: Sequence[tuple[str, int]],
+    ) -> None:
+        """Read these versions, and add what is kept of them."""
+        read = self._store.versions_at(keys)
+        added: defaultdict[str, tuple[list[StoredPipeline], list[UnreadableRow]]] = defaultdict(lambda: ([], []))
+        for stored in read:
+            added[stored.name][0].append(stored)
+        for row in read.unreadable:
+            added[row.pipeline][1].append(row)
+        for name, (stored_versions, unreadable) in added.items():
+            before = entries.get(name)
+            value = self._extend(None if before is None else before.value, stored_versions, unreadable)
+            entries[name] = _Entry(stamps[name], value, (*(before.unreadable if before else ()), *unreadable))
 
     def _publish(self, entries: Mapping[str, _Entry[T]]) -> None:
         waiting = {name: row for name, entry in entries.items() if (row := entry.waits_for) is not None}

@@ -58,6 +58,8 @@ from lagloss_server.sums.rollup import Period, Rollup
 
 MAX_PIPELINES: Final = 10_000
 """Of an installation: for so many it is measured (docs/scaling.md)."""
+MAX_VERSIONS: Final = 1_000
+"""Of a pipeline, where `max_per_day` limits them, too. None is deleted: taps go on by all that were before."""
 MAX_MOMENT_MS: Final = 253_370_764_800_000
 """The start of the year 9999: a later one is a moment of no calendar."""
 _STAMP: Final[ColumnElement[int]] = literal_column("CAST(CAST(pipeline.xmin AS text) AS bigint)", BigInteger)
@@ -158,6 +160,7 @@ class Store:
 
         Raises:
             TooManyVersions: there are `max_per_day` of this pipeline from the last 24 hours.
+            LimitReached: with `max_per_day`, there are `MAX_VERSIONS` of it.
         """
         (version,) = self.change([definition], now_ms=now_ms, max_per_day=max_per_day)
         return version
@@ -185,7 +188,7 @@ class Store:
 
         Raises:
             ReservedName: they are, and it is not for lagloss.
-            LimitReached: there would be more pipelines than there can be.
+            LimitReached: there would be more pipelines than there can be, or versions of one, see `apply`.
         """
         if not is_own:
             demand_unreserved([*(definition.name for definition in definitions), *deleted])
@@ -548,6 +551,8 @@ def _demand_room(connection: Connection, name: str, now_ms: int, max_per_day: in
     if oldest_ms is not None:
         wait_s = (oldest_ms + _DAY_MS - now_ms) // 1000 + 1
         raise TooManyVersions(pipeline=name, number=max_per_day, wait_s=wait_s)
+    remedy = "An operator can store more with `lagloss apply`."
+    demand_room(connection, select(row.version).where(row.name == name), MAX_VERSIONS, f"versions of {name}", remedy)
 
 
 def _stored(row: Row[Any]) -> StoredPipeline:

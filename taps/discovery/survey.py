@@ -30,7 +30,7 @@ from lagloss_server.extraction.formats import Schemas
 from taps.discovery.guessing import TopicGuess
 from taps.plan import OffsetSpan
 from taps.sample import NEWEST, joined
-from taps.topic_reader import columns
+from taps.topic_reader import Delivered, columns
 
 DENIED: Final = "denied"
 MISSING: Final = "does not exist"
@@ -193,9 +193,9 @@ class TopicSurvey:
         """Read these spans, and guess by them; note why a topic has no records."""
         messages = self._read(spans)
         for topic in spans:
-            by_partition: defaultdict[int, list[Message]] = defaultdict(list)
+            by_partition: defaultdict[int, list[Delivered]] = defaultdict(list)
             for message in messages.pop(topic, ()):
-                by_partition[message.partition() or 0].append(message)
+                by_partition[message.partition() or 0].append(Delivered.of(message))
             sample = joined(topic, {partition: columns(rows, 0) for partition, rows in by_partition.items()})
             if len(sample):
                 self.guesses.append(TopicGuess.of(sample, self._registry))

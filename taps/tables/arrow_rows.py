@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from taps.tables.reading import TableRow
+from taps.tables.reading import MAX_CHARS, TableRow
 
 MAX_ROWS: Final = 20_000
 """Rows of a read, but for the rest of the last batch, which has as many at most."""
@@ -48,7 +48,7 @@ class ArrowRows(Sequence[TableRow]):
         for place, columns in self._batches:
             times = time_values(columns.column(columns.num_columns - 1))
             for message_id, at in zip(id_values(columns.column(0)), times, strict=True):
-                yield TableRow(place, encode({"id": message_id, "eventTime": at}).decode())
+                yield TableRow(place, encode({"id": _cut(message_id), "eventTime": _cut(at)}).decode())
 
     @overload
     def __getitem__(self, index: int) -> TableRow: ...
@@ -131,6 +131,10 @@ class WantedIds:
             return None
         values = typed_ids(self._ids, kind).to_pylist()
         return (min(values), max(values)) if values else None
+
+
+def _cut(value: Any) -> Any:
+    return value[:MAX_CHARS] if isinstance(value, str) else value
 
 
 def _text(value: bytes | None) -> str | None:

@@ -53,6 +53,8 @@ FIRST: Final = 5_000
 """Newest files with which a tap begins."""
 LONGEST_INTERVAL_S: Final = 50.0
 """A tap that reports nothing for a minute is silent."""
+READ_BYTES: Final = 64 << 20
+"""Of ids and times that are held at a time: where rows are large, a read has fewer."""
 LATE_MS: Final = 3_600_000
 """How much older than the look before a row can be that was missed while it was read. A file of which nothing is known
 can have been uploaded for days."""
@@ -141,7 +143,7 @@ class ParquetFolder:
             folder = folder_of(self._spec)
             self._s3 = self._s3 or s3_client()
             places = {row.place for row in rows}
-            files = sorted(list_files(self._s3, folder), key=lambda file: file.modified_ms not in places)
+            files = sorted(list_files(self._s3, folder, self._spec), key=lambda file: file.modified_ms not in places)
             missing, deadline = {row.id for row in rows}, time.monotonic() + SCAN_S
             for file in files:
                 if not missing:
@@ -159,7 +161,7 @@ class ParquetFolder:
         folder = folder_of(self._spec)
         self._s3 = self._s3 or s3_client()
         at_ms, began = time.time_ns() // 1_000_000, time.monotonic()
-        files = list_files(self._s3, folder)
+        files = list_files(self._s3, folder, self._spec)
         self.interval_s = min(max(INTERVAL_S, SHARE * (time.monotonic() - began)), LONGEST_INTERVAL_S)
         if self._read_by is not None and self._read_by[0] == before:
             read, break_ = self._read_by[1], ""
@@ -178,7 +180,7 @@ class ParquetFolder:
 
     def _go_on(self, look: _Look) -> TableRead:
         rows: list[PlacedBatch] = []
-        count, deadline = 0, time.monotonic() + TURN_S
+        count, size, deadline = 0, 0, time.monotonic() + TURN_S
         reading, is_complete = look.position.reading, True
         for chunk in look.chunks:
             reading = chunk.reading
@@ -187,7 +189,8 @@ class ParquetFolder:
             if chunk.rows is not None:
                 rows.append(chunk.rows)
                 count += chunk.rows.columns.num_rows
-            if count >= self._limit or time.monotonic() > deadline:
+                size += chunk.rows.columns.nbytes
+            if count >= self._limit or size >= READ_BYTES or time.monotonic() > deadline:
                 is_complete = False
                 break
         break_, look.break_ = look.break_, ""
@@ -220,7 +223,8 @@ class ParquetFolder:
             bounds = wanted.bounds(parquet.schema_arrow.field(self._spec.id).type)
             for group in range(parquet.num_row_groups):
                 if _can_have(parquet.metadata.row_group(group), self._spec.id, bounds):
-                    for batch in parquet.iter_batches(MAX_ROWS, row_groups=[group], columns=[self._spec.id]):
+                    at_once = _rows_at_once(parquet.metadata.row_group(group), [self._spec.id])
+                    for batch in parquet.iter_batches(at_once, row_groups=[group], columns=[self._spec.id]):
                         column = batch.column(0)
                         present.update(map(str, id_values(column.filter(wanted.are_in(column)))))
                 if time.monotonic() > deadline:
@@ -242,7 +246,8 @@ class ParquetFolder:
                     if end + about.num_rows <= skipped or _is_before(about, self._spec.event_time, since_ms):
                         end += about.num_rows
                         continue
-                    for batch in parquet.iter_batches(MAX_ROWS, row_groups=[group], columns=names):
+                    at_once = _rows_at_once(about, names)
+                    for batch in parquet.iter_batches(at_once, row_groups=[group], columns=names):
                         end += batch.num_rows
                         if end > skipped:
                             new = batch.select(names).slice(max(0, skipped - end + batch.num_rows))
@@ -298,6 +303,13 @@ def _sum(marks: set[int]) -> str:
 
 def _age(file: ParquetFile) -> tuple[int, str]:
     return file.modified_ms, file.key
+
+
+def _rows_at_once(about: pq.RowGroupMetaData, names: Collection[str]) -> int:
+    """Return how many rows of a row group to read at a time: `MAX_ROWS`, or as many as have about `READ_BYTES`."""
+    columns = (about.column(index) for index in range(about.num_columns))
+    size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in names)
+    return max(1, min(MAX_ROWS, int(READ_BYTES * about.num_rows // max(1, size))))
 
 
 def _can_have(about: pq.RowGroupMetaData, column: str, bounds: tuple[Any, Any] | None) -> bool:

@@ -23,12 +23,14 @@ from lagloss_server.net.postgres_tables import TIMEOUT, CursorKind, TableFacts, 
 from lagloss_server.net.table_urls import unreadable
 from taps.kernel import UNSET_MS
 from taps.tables.horizon import LookMark, TransactionLook, past_after
-from taps.tables.reading import MissingRows, SeenRow, TableRead, TableRow, TableVersion, closed_on_error
+from taps.tables.reading import MAX_CHARS, MissingRows, SeenRow, TableRead, TableRow, TableVersion, closed_on_error
 
 INTERVAL_S: Final = 1.0
 LIMIT: Final = 20_000
 """Rows of a read, but for the rest of those with the last one's cursor; also rows above the newest final one that are
 known to be read. More wait until the transactions are over that hold these."""
+MAX_TIES: Final = 500_000
+"""Of the rest of a read: all rows of a transaction have one id, and go into one plan."""
 REACH: Final = 500_000
 """Newest rows among which a read begins that has no position."""
 BEFORE_MS: Final = 120_000
@@ -92,6 +94,7 @@ _PLACES: Final[Mapping[CursorKind, str]] = {
     "sequence": "%(places)s::bigint[]",
     "clock": "%(places)s::text[]::timestamptz[]",
 }
+_SHORT: Final = frozenset({"smallint", "integer", "bigint", "real", "double precision", "uuid", "date"})
 _FINITE_US: Final = 1 << 57
 """Later times have no text that Python and PostgreSQL agree on."""
 
@@ -180,6 +183,10 @@ class PostgresTable:
         if facts.kind == "xid8" and len(rows) >= limit and rows[-1].cursor >= snapshot.end_id:
             remedy = f"UPDATE them to SET {self._spec.cursor} = DEFAULT"
             raise unreadable(self._spec, f"rows have transaction ids of another server; {remedy}")
+        if len(rows) > limit + MAX_TIES:
+            name = self._spec.cursor
+            remedy = f"insert fewer rows per transaction, and UPDATE these in parts to SET {name} = DEFAULT"
+            raise unreadable(self._spec, f"more than {MAX_TIES:,} rows have the same {name}; {remedy}")
         marked = [(_mark(row.cursor, row.id), row) for row in rows]
         look, log_position = self._look(connection, facts, snapshot, at_ms, bound, written)
         new = [row for mark, row in marked if mark not in seen]
@@ -303,12 +310,12 @@ class PostgresTable:
         """Return rows above a cursor in its order: their cursors, ids as text, and documents."""
         names = self._names()
         is_time = facts.event_time.startswith("timestamp ")
+        # of char(n), which JSON has filled up with spaces, it is the text
+        id_ = _in_json("{id}::text" if facts.id == "bpchar" else "{id}", facts.id)
         query = sql.SQL(
-            "SELECT " + _COLUMN[facts.kind] + " AS cursor, {id}::text AS id,"
-            # of char(n), which JSON has filled up with spaces, it is the text
-            " json_build_object('id', {id}" + ("::text" if facts.id == "bpchar" else "") + ","
-            " 'eventTime', {event_time})::text AS document"
-            " FROM {table} WHERE {cursor} > "
+            "SELECT * FROM (SELECT " + _COLUMN[facts.kind] + f" AS cursor, left({{id}}::text, {MAX_CHARS}) AS id,"
+            f" json_build_object('id', {id_}, 'eventTime', {_in_json('{event_time}', facts.event_time)})::text"
+            " AS document FROM {table} WHERE {cursor} > "
             + _BOUND[facts.kind]
             # rows of earlier windows are of no use, and a look back can be long
             + (
@@ -316,10 +323,11 @@ class PostgresTable:
                 if is_time
                 else ""
             )
-            + " ORDER BY {cursor} FETCH FIRST %(limit)s ROWS WITH TIES"
+            # a name alone could be that of a result, such as `id`; one row past the limit tells that it is passed
+            + " ORDER BY {table}.{cursor} FETCH FIRST %(limit)s ROWS WITH TIES) ordered LIMIT %(most)s"
         ).format(**names)
         since, unset = (np.datetime64(at_ms, "ms").item() for at_ms in (since_ms, UNSET_MS))
-        values = {"after": after, "since": since, "unset": unset, "limit": limit}
+        values = {"after": after, "since": since, "unset": unset, "limit": limit, "most": limit + MAX_TIES + 1}
         return connection.execute(query, values).fetchall()
 
     def _names(self) -> dict[str, sql.Composable]:
@@ -362,7 +370,10 @@ class PostgresTable:
             return msgspec.structs.replace(after, passed=min(before.passed, bound)), back
         if break_:  # truncated, and its sequence restarted
             return now, back
-        query = sql.SQL("SELECT {cursor}::bigint AS cursor, {id}::text AS id FROM {table} WHERE {cursor} > %s LIMIT %s")
+        query = sql.SQL(
+            f"SELECT {{cursor}}::bigint AS cursor, left({{id}}::text, {MAX_CHARS}) AS id FROM {{table}}"
+            " WHERE {cursor} > %s LIMIT %s"
+        )
         above = connection.execute(query.format(**self._names()), (bound, self._limit)).fetchall()
         if len(above) == self._limit:
             return msgspec.structs.replace(after, blocked=f"{back}, below rows that are there"), back
@@ -387,6 +398,15 @@ class PostgresTable:
 
 def _one(connection: psycopg.Connection[Any], query: str, *values: object) -> Any:
     return connection.execute(query, values).fetchone()
+
+
+def _in_json(column: str, kind: str) -> str:
+    """Return the SQL of a column as a value of JSON; where its text is longer than `MAX_CHARS`, of that, cut."""
+    if kind in _SHORT or kind.startswith("timestamp "):
+        return column
+    text = f"{column}::text"
+    cut = f"to_json(left({text}, {MAX_CHARS}))"
+    return f"CASE WHEN length({text}) > {MAX_CHARS} THEN {cut} ELSE to_json({column}) END"
 
 
 def _version(facts: TableFacts, snapshot: Any, log_position: int) -> TableVersion:

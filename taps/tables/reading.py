@@ -17,10 +17,13 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import msgspec
 import numpy as np
 
+from lagloss.wire.format import MAX_ID_BYTES
 from lagloss_server.extraction import Records
 from taps.plan import EndMark, OffsetSpan, TapPlan
 from taps.records import SpanRecords
 
+MAX_CHARS: Final = MAX_ID_BYTES + 1
+"""Of an id or time that is a text. A longer one is cut: it is invalid in any case, and a plan need not hold it."""
 _PLACES: Final = np.iinfo(np.int64)
 
 

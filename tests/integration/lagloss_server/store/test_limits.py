@@ -17,7 +17,7 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.model.matchers import MAX_MATCHER, MAX_MATCHERS
 from lagloss_server.store import recompute_requests, tokens, users
 from lagloss_server.store.recompute_requests import MAX_WAITING
-from lagloss_server.store.store import MAX_PIPELINES, Store
+from lagloss_server.store.store import MAX_PIPELINES, MAX_VERSIONS, Store
 from lagloss_server.store.tokens import MAX_RATE, MAX_TOKENS
 from lagloss_server.store.users import MAX_GROUPS, MAX_USERS
 
@@ -25,8 +25,9 @@ PASSWORD = "correct horse battery"
 HOUR_S = 3_600
 
 
-def pipeline(name: str) -> Definition:
-    document = {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": {"name": name}}
+def pipeline(name: str, description: str = "") -> Definition:
+    metadata = {"name": name, "description": description}
+    document = {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": metadata}
     return Definition.model_validate({**document, "spec": {"nodes": [{"name": "n"}]}})
 
 
@@ -81,6 +82,17 @@ def test_an_installation_has_so_many_pipelines_at_most(store: Store) -> None:
     store.change([pipeline("last")])  # nothing is added
     store.change([pipeline("more")], ["last"])
     assert "more" in store.newest_versions()
+
+
+def test_by_tokens_a_pipeline_gets_so_many_versions_at_most_and_an_operator_may_add_more(store: Store) -> None:
+    store.change([pipeline("p"), pipeline("q")])
+    columns = "name, version, applied_at, definition"
+    copied(store, "pipeline", columns, "name, n + 1, n, definition", MAX_VERSIONS - 2, "name = 'p'")
+    assert store.apply(pipeline("p", "a"), max_per_day=100) == MAX_VERSIONS
+    refused(lambda: store.apply(pipeline("p", "b"), max_per_day=100), "up to 1,000 versions of p, .* `lagloss apply`")
+    assert store.apply(pipeline("p", "a"), max_per_day=100) == MAX_VERSIONS
+    store.apply(pipeline("q", "b"), max_per_day=100)
+    assert store.apply(pipeline("p", "b")) == MAX_VERSIONS + 1
 
 
 def silence(

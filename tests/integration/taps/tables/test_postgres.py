@@ -3,12 +3,15 @@ transaction."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from lagloss_server.base.errors import TableUnreadable
+from lagloss_server.model.tables import TableSpec
+from taps.tables import postgres
 from tests.support.tapped_tables import CURSORS, TappedDatabase, tapped_database
 
 KINDS = pytest.mark.parametrize("kind", CURSORS)
@@ -134,6 +137,48 @@ def test_one_transaction_of_more_rows_than_a_read_holds_is_read_as_a_whole(shop:
     shop.owner.execute("INSERT INTO orders (id) SELECT i::text FROM generate_series(1, 35) i")
     assert len(orders.read()) == 35
     assert [orders.read(), orders.read()] == [[], []]
+
+
+def test_a_transaction_of_more_rows_than_a_plan_takes_stops_the_tap_until_it_is_split(
+    shop: TappedDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "MAX_TIES", 20)
+    orders = shop.reading(shop.table("xid8"), limit=10)
+    shop.owner.execute("INSERT INTO orders (id) SELECT i::text FROM generate_series(1, 31) i")
+    with pytest.raises(TableUnreadable, match="more than 20 rows have the same n; insert fewer rows per transaction"):
+        orders.read()
+    shop.owner.execute("UPDATE orders SET n = DEFAULT WHERE id::int > 15")
+    assert len(orders.read_all()) == 31
+
+
+def test_a_cursor_that_is_called_id_is_read_in_its_order(shop: TappedDatabase) -> None:
+    shop.owner.execute("CREATE TABLE orders (id bigserial PRIMARY KEY, key text, at timestamptz DEFAULT now())")
+    shop.owner.execute(
+        f"GRANT SELECT ON orders TO {shop.role}; GRANT SELECT ON SEQUENCE orders_id_seq TO {shop.role}"  # type: ignore[call-overload]
+    )
+    spec = TableSpec(database="shop", table="public.orders", id="key", event_time="at", cursor="id")
+    orders = shop.reading(spec, limit=3)
+    shop.owner.execute("INSERT INTO orders (key) SELECT (50 - i)::text FROM generate_series(1, 40) i")
+    assert [orders.read(), sorted(orders.read_all() + orders.read())] == [
+        ["47", "48", "49"], [str(key) for key in range(10, 47)]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["text", "varchar", "char(100000)", "name"])
+def test_of_a_text_as_much_is_read_as_shows_that_it_is_no_id_and_no_time(shop: TappedDatabase, kind: str) -> None:
+    orders = shop.reading(shop.table("sequence"))
+    shop.owner.execute(f"ALTER TABLE orders ALTER id TYPE {kind}, ALTER at DROP DEFAULT, ALTER at TYPE text")  # type: ignore[call-overload]
+    shop.owner.execute(
+        "INSERT INTO orders (id, at) SELECT repeat('x', size), repeat('9', size)"
+        " FROM unnest('{1, 63, 256, 257, 100000}'::int[]) size; INSERT INTO orders (id, at) VALUES (NULL, NULL)"
+    )
+    orders.read()
+    assert orders.last
+    *texts, nothing = [json.loads(row.document) for row in orders.last.rows]
+    longest = 63 if kind == "name" else 256
+    assert [len(row["id"]) for row in texts] == [1, 63, longest, longest, longest]
+    assert [len(row["eventTime"]) for row in texts] == [1, 63, 256, 256, 256]
+    assert nothing == {"id": None, "eventTime": None}
 
 
 def test_each_of_several_rows_with_one_id_or_without_any_shows(shop: TappedDatabase) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from aggregator import metrics as metrics_module
 from aggregator.consumer_lag.lag import Log, offset_lag
 from aggregator.consumer_lag.progress import GroupProgress, PartitionHistory, PartitionKey
 from aggregator.consumer_lag.topic_limits import largest_replicas, limits_of
@@ -401,3 +402,33 @@ def test_prometheus_has_the_progress_of_partitions_and_the_state_of_groups() -> 
     assert value("lag_loss_timestamp_seconds", **partition) is None
     assert value("group_members", **labels_of(MID)) is None
     assert value("lag_deleted_unread_total", **partition) == 6
+
+
+def test_the_series_of_deleted_offsets_are_those_of_partitions_that_are_read_and_have_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_module, "MAX_SERIES", 3)
+    metrics = AggregatorMetrics()
+
+    def lags(group: NodeGroup, *deleted: int) -> list[PartitionLag]:
+        return [
+            replace(lag_of(5, 20), group=group, partition=at, progress=PartitionProgress(deleted_since=count))
+            for at, count in enumerate(deleted)
+        ]
+
+    def shown() -> dict[tuple[str, str], float]:
+        (family,) = (some for some in metrics.registry.collect() if some.name.endswith("deleted_unread"))
+        return {(sample.labels["group"], sample.labels["partition"]): sample.value for sample in family.samples}
+
+    other = NodeGroup("", "", "other")
+    metrics.consumer_lag([*lags(other, 0, 2), *lags(MID, 0, 3)])
+    assert shown() == {("orders.mid", "0"): 0, ("orders.mid", "1"): 3, ("other", "0"): 0}
+    metrics.consumer_lag(lags(other, 0, 1))
+    assert shown() == {("other", "0"): 0, ("other", "1"): 3}
+    metrics.consumer_lag(())
+    assert shown() == {}
+    metrics.consumer_lag(lags(MID, 0, 0))  # the cluster of the group was away
+    assert shown() == {("orders.mid", "0"): 0, ("orders.mid", "1"): 3}
+    metrics.consumer_lag(lags(other, 5, 5, 5))
+    metrics.consumer_lag(lags(MID, 0, 1))
+    assert shown() == {("orders.mid", "0"): 0, ("orders.mid", "1"): 1}

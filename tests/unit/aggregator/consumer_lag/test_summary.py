@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from aggregator.consumer_lag import watch
 from aggregator.consumer_lag.lag import delay_of
 from aggregator.consumer_lag.record_times import WaitingRecord
 from aggregator.consumer_lag.summary import summarize
@@ -109,6 +110,21 @@ def test_groups_that_no_definition_names_are_read_if_a_glob_matches_and_they_are
         "", listed=dict.fromkeys(("mailer", "mail-2", "a-etl", "b", "lagloss-etl"), ListedGroup("consumer", ""))
     )
     assert [group.group for group in found.others(wanted)] == ["a-etl", "mail-2"]
+
+
+def test_of_more_groups_than_a_round_reads_those_that_definitions_name_are_among_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "MAX_GROUPS", 3)
+    named = [NodeGroup("orders", "mail", "z-mailer")]
+    for others, trouble in (
+        ("ab", None),
+        ("abc", "expected up to 3 groups, found more; choose some by LAGLOSS_GROUPS"),
+    ):
+        found = ClusterRound("", [*named], listed=dict.fromkeys([*others, "z-mailer"], ListedGroup("consumer", "")))
+        found.add_others(WatchedGroups(named))
+        assert [group.group for group in found.groups] == ["z-mailer", "a", "b"]
+        assert found.trouble == trouble
 
 
 def test_a_group_that_a_definition_names_links_to_it_and_one_that_is_gone_has_no_row() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.reports import undeclared
-from aggregator.reports.undeclared import LIMITS, Kind, Name, FairRoom, UndeclaredNames, is_strange, strange_names
+from aggregator.reports.undeclared import LIMITS, FairRoom, Kind, Name, UndeclaredNames, is_strange, strange_names
 from lagloss.wire.format import Progress, Tally
 from lagloss.wire.sketch import Sketch
 

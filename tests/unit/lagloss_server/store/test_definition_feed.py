@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss_server.model.definition import Definition, StoredPipeline
+from lagloss_server.store import definition_feed
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.unreadable import ReadRows, UnreadableRow
 
@@ -104,7 +106,9 @@ def test_after_any_changes_a_look_finds_what_a_new_process_would(data: st.DataOb
             assert state(feed) == state(fresh)
 
 
-def test_a_look_reads_what_is_new_or_changed_and_nothing_else() -> None:
+@pytest.mark.parametrize("at_a_time", [500, 7])
+def test_a_look_reads_what_is_new_or_changed_and_nothing_else(at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definition_feed, "READ", at_a_time)
     rows = Rows()
     for name in NAMES:
         for version in range(1, 61):
@@ -117,6 +121,7 @@ def test_a_look_reads_what_is_new_or_changed_and_nothing_else() -> None:
         return rows.reads - before
 
     assert (reads(), reads()) == (180, 0)
+    assert feed.pipelines == dict.fromkeys(NAMES, tuple(range(1, 61)))
     rows.put("orders", 61, is_readable=True)
     assert (reads(), reads()) == (1, 0)
     rows.put("clicks", 61, is_readable=False)

@@ -1,0 +1,48 @@
+"""Of many versions of a definition the earlier ones are kept in few bytes, and hold for their windows all the same."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aggregator.closing.context import PARSED, Versions
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import Definition, StoredPipeline
+
+
+def stored(number: int) -> StoredPipeline:
+    """A version with a node of its own, applied in the middle of the minute of its number."""
+    document = {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": {"name": "orders"}}
+    spec = {"nodes": [{"name": "a", "to": [f"b{number}"]}, {"name": f"b{number}"}]}
+    definition = Definition.model_validate({**document, "spec": spec})
+    return StoredPipeline("orders", number, number * 60_000 + 30_000, definition)
+
+
+@given(st.integers(1, 3 * PARSED), st.integers(1, 5))
+def test_each_version_holds_for_its_windows_however_many_are_later(count: int, parts: int) -> None:
+    versions = Versions()
+    for first in range(1, count + 1, parts):  # learned of a few at a time
+        versions = versions.plus([stored(number) for number in range(first, min(first + parts, count + 1))])
+    assert len(versions) == count
+    assert [version.version for version in versions.stored] == list(range(1, count + 1))[-PARSED:]
+    assert versions.checkpoints >= {f"b{number}.in" for number in range(1, count + 1)}
+    for minute in range(count + 3):
+        number = min(max(1, minute - 1), count)
+        assert set(versions.at(minute * WINDOW_S).nodes) == {"a", f"b{number}"}
+        changed, nodes = versions.changed_in(minute * WINDOW_S)
+        assert changed is (2 <= minute <= count)
+        assert nodes == ({"a", f"b{minute - 1}", f"b{minute}"} if changed else set())
+    assert set(versions.newest.nodes) == {"a", f"b{count}"}
+
+
+def test_definitions_of_earlier_versions_are_not_held() -> None:
+    every = [stored(number) for number in range(1, 3 * PARSED)]
+    held = [weakref.ref(version.definition) for version in every]
+    versions = Versions(every[:5]).plus(every[5:])
+    del every
+    gc.collect()
+    assert [reference() is not None for reference in held] == [False] * (2 * PARSED - 1) + [True] * PARSED
+    assert versions.at(2 * WINDOW_S) is versions.at(2 * WINDOW_S), "what was unpacked serves the next windows, too"
