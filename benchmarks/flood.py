@@ -113,10 +113,10 @@ def of_the_collector() -> list[list[bytes]]:
         [post("/v1/beacons", b"[" * 500_000, _JSON, close)],
         [post("/v1/beacons", bomb, _JSON, "Content-Encoding: gzip", close)],
         [post("/v1/beacons", batch, _JSON, "Authorization: Bearer lagloss_000000000000_x", close)],
-        [post("/v1/traces", b'{"resourceSpans": [' + b"{}," * 300_000 + b"{}]}", _JSON, close)],
+        [post("/v1/traces", b'{"resourceSpans": [' + b"{}," * 190_000 + b"{}]}", _JSON, close)],
         [post("/v1/blocks", os.urandom(MIB), "application/vnd.lagloss.blocks", close)],
         [post("/v1/reports", os.urandom(MIB // 2), "application/vnd.lagloss.report", close)],
-        [post("/v1/task-runs", b'{"reports": [' + b"{}," * 300_000 + b"{}]}", _JSON, close)],
+        [post("/v1/task-runs", b'{"reports": [' + b"{}," * 190_000 + b"{}]}", _JSON, close)],
     ]
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from fastapi import Request
@@ -17,6 +17,7 @@ from limits import RateLimitItemPerSecond
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
+from collector.fairness import stays
 from collector.metadata_cache import ASK_AGAIN_S, KnownPipeline, MetadataCache, Snapshot, SpanSource
 from lagloss_server.model.spans import SpanPoint
 from lagloss_server.net.clients import is_local, is_loopback
@@ -38,9 +39,11 @@ Need = Scope | Literal["delete"]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The sender of a request: the holder of a token, or a process of this machine."""
+    """The sender of a request: the holder of a token, or a process of this machine. `has_gone`: whether it has
+    disconnected; to be asked once the body is read."""
 
     token: Token | None
+    has_gone: Callable[[], Awaitable[bool]] = stays
 
     @property
     def scope(self) -> str:
@@ -69,7 +72,7 @@ class Access:
             Problem: 401 without a token that holds, unless the peer is on this machine; 503 while nothing is known.
         """
         request.state.caller = caller = await self._caller(request)
-        return caller
+        return replace(caller, has_gone=request.is_disconnected)  # in its state, the request would hold itself
 
     async def _caller(self, request: Request) -> Caller:
         scheme, _, text = request.headers.get("authorization", "").partition(" ")

@@ -19,6 +19,9 @@ MAX_BATCH_BYTES: Final = 1024 * 1024
 MAX_BLOCKS_BYTES: Final = 4 * 1024 * 1024
 """Several blocks; one takes less than 1 MB, as the broker does."""
 MAX_DEFINITION_BYTES: Final = 64 * 1024
+MAX_OBJECTS: Final = 200_000
+"""Opening braces in a body of JSON. Those that are of use have some 20 bytes for each; one of 3 bytes for each would
+take 25 times its size in memory before any item of it is looked at."""
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 """Bodies of all requests under way, as they came and unpacked; a caller gets half of it at most."""
 MAX_ZSTD_WINDOW: Final = 8 * 1024 * 1024
@@ -86,6 +89,12 @@ class Bodies:
         if not self._room.take(caller, size):
             raise busy("too many request bodies are being read; send again later")
         return size
+
+
+def demand_few_objects(body: bytes) -> None:
+    """Refuse JSON of too many objects before it is parsed, with a Problem (413)."""
+    if body.count(b"{") > MAX_OBJECTS:
+        raise Problem(413, "Too many objects", f"expected up to {MAX_OBJECTS} objects; send fewer per request")
 
 
 class _Tab:

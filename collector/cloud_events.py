@@ -21,7 +21,8 @@ from typing import Annotated, Any, Final, Literal, NotRequired
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from collector.models import BATCH, BatchJson, invalid
+from collector.bodies import demand_few_objects
+from collector.models import BATCH, BatchJson, demand_few_members, invalid
 from lagloss_server.base.invalid import explain, write_path
 from lagloss_server.net.problem_details import Problem
 
@@ -53,12 +54,14 @@ def read_events(body: bytes, media_type: str) -> tuple[BatchJson, str]:
     """Return the events of a body as a batch, and a key that is the same for the same events.
 
     Raises:
-        Problem: 422 that names the first event that is none, and its attribute.
+        Problem: 422 that names the first event that is none, and its attribute; 413 for too many objects.
     """
+    demand_few_objects(body)
     try:
         read = json.loads(body)
     except (ValueError, RecursionError):
         raise Problem(422, "Bad body", "expected JSON") from None
+    demand_few_members(body, read, "event")
     events = read if media_type == BATCHED else [read]
     if not isinstance(events, list) or not events:
         raise Problem(422, "Bad body", "expected a list with at least one event")

@@ -108,7 +108,7 @@ class Definitions:
         media_type(request, YAML, JSON, "application/x-yaml", "text/yaml")
         charge = partial(self._services.access.charge_definition, name)
         async with self._services.bodies.read(request, MAX_DEFINITION_BYTES, caller.tenant, charge) as body:
-            definition = await self._services.workers.run(caller.tenant, None, lambda: parsed(body))
+            definition = await self._services.workers.run(caller.tenant, None, lambda: parsed(body), caller.has_gone)
         if definition.name != name:
             raise Problem(422, "Bad definition", f"expected metadata.name {name}", field="metadata.name")
         before = await self._ask(lambda store: store.newest_versions().get(name))

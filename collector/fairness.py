@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
+
+from lagloss_server.net.problem_details import busy
 
 T = TypeVar("T")
 
 THREADS: Final = 2
 """More would only compete for the interpreter. Two, so that one caller's work does not hold up another's."""
+TURN_S: Final = 10.0
+"""How long work waits for its turn. Exporters of spans wait 10 s for an answer, the SDK 15 s, and then send again."""
 INLINE_BYTES: Final = 16 * 1024
 """Work on so few bytes takes some 5 ms at most; for most of it, the turn of a thread would take as long."""
 ITEM_BYTES: Final = 64
 """Each item of a body, such as a span, is as much work as so many bytes at least."""
+
+
+async def stays() -> bool:
+    """Return False: there is no client that could have gone."""
+    return False
 
 
 class SharedRoom:
@@ -59,18 +69,35 @@ class Workers:
         self._free = asyncio.Semaphore(threads)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def run(self, caller: str, size: int | None, work: Callable[[], T]) -> T:
+    async def run(
+        self,
+        caller: str,
+        size: int | None,
+        work: Callable[[], T],
+        has_gone: Callable[[], Awaitable[bool]] = stays,
+    ) -> T:
         """Return what `work` returns, or raise what it raises.
 
         Args:
             caller: takes turns with the other callers.
             size: bytes that the work is about; None for work that takes long on any number of them.
+            has_gone: whether the client has disconnected, asked when it is the work's turn.
+
+        Raises:
+            Problem: 503 if its turn does not come within `TURN_S`, or the client has gone by then.
         """
         if size is not None and size <= INLINE_BYTES:
             return work()
-        turn = self._turns.setdefault(caller, asyncio.Lock())
-        # Both are first come, first served, and only one request of a caller gets from the lock to the semaphore.
-        async with turn, self._free:
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(TURN_S):
+                    # First come, first served, both; and only one request of a caller gets from lock to semaphore.
+                    await stack.enter_async_context(self._turns.setdefault(caller, asyncio.Lock()))
+                    await stack.enter_async_context(self._free)
+            except TimeoutError:
+                raise busy("earlier requests take too long; send again later") from None
+            if await has_gone():
+                raise busy("the client disconnected before it was its turn")
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError, from_json
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from collector.batches import BeaconBatch, Numbered, Seen
+from collector.bodies import demand_few_objects
 from collector.log_writer import LogPosition
 from collector.metadata_cache import KnownPipeline
 from lagloss.sdk.packing import MAX_REASON_CHARS
@@ -160,15 +161,16 @@ def _id_fits(message_id: str) -> bool:
 
 
 def validated(adapter: TypeAdapter[T], body: bytes, whole: str, part: str, parts: str) -> T:
-    """Return what a body in JSON holds; raise a Problem (422) as `invalid` does if it is malformed."""
+    """Return what a body in JSON holds; raise a Problem (422) as `invalid` does if it is malformed, 413 if it has too
+    many objects."""
+    demand_few_objects(body)
     document: object = None
     try:
         try:
             document = from_json(body)
         except ValueError:
             return adapter.validate_json(body)  # which says where it ends to be JSON
-        if body.count(b":") > MAX_MEMBERS:  # else no object in it can have so many
-            _demand_few_members(document, whole)
+        demand_few_members(body, document, whole)
         # Pydantic validates bytes, too, but then makes an object of all that a missing key was missing in, for each.
         return adapter.validate_python(document)
     except ValidationError as error:
@@ -178,9 +180,10 @@ def validated(adapter: TypeAdapter[T], body: bytes, whole: str, part: str, parts
     raise problem
 
 
-def _demand_few_members(document: object, whole: str) -> None:
-    """Raise a Problem (422) if an object has so many members that an error of each would take up the memory."""
-    parts = [document]
+def demand_few_members(body: bytes, document: object, whole: str) -> None:
+    """Raise a Problem (422) if an object of the document in a body has so many members that an error of each would take
+    up the memory."""
+    parts = [document] if body.count(b":") > MAX_MEMBERS else []  # else no object in it can have so many
     while parts:
         part = parts.pop()
         if isinstance(part, dict) and len(part) > MAX_MEMBERS:

@@ -78,7 +78,7 @@ class TaskRuns:
         caller = await services.access.caller(request)
         media_type(request, JSON)
         async with services.body(request, caller, MAX_BATCH_BYTES) as body:
-            reports = await services.workers.run(caller.tenant, None, lambda: read_reports(body))
+            reports = await services.workers.run(caller.tenant, None, lambda: read_reports(body), caller.has_gone)
         count = await self._record(caller, reports)
         return Json(Recorded(count, len(reports) - count), 202)
 
@@ -87,7 +87,9 @@ class TaskRuns:
         caller = await services.access.caller(request)
         media_type(request, JSON)
         async with services.body(request, caller, MAX_BATCH_BYTES) as body:
-            reports = await services.workers.run(caller.tenant, None, lambda: openlineage.read_event(body))
+            reports = await services.workers.run(
+                caller.tenant, None, lambda: openlineage.read_event(body), caller.has_gone
+            )
         count = await self._record(caller, reports)
         if not count:
             dags = " or ".join(dict.fromkeys(report.dag for report in reports))
@@ -96,10 +98,10 @@ class TaskRuns:
         return Json(Recorded(count, 0), 202)
 
     async def _record(self, caller: Caller, reports: list[RunReport]) -> int:
-        """Store the reports of DAGs that definitions name; return how many those are."""
+        """Store the reports of DAGs that definitions name; return how many those are. All are charged."""
+        await self._services.access.spend(caller, len(reports))
         store = self._store()
         owned = await self._owned(caller, reports)
-        await self._services.access.spend(caller, len(owned))
         if owned:
             await ask(lambda: _record(store, owned))
         return len({id(report) for _, report in owned})
@@ -109,14 +111,18 @@ class TaskRuns:
     ) -> Json[WholenessDocument]:
         caller = await self._services.access.caller(request)
         await self._services.access.admit(caller, name)
-        store = self._store()
         try:
-            from_s, to_s = (int(parse_time_s(text)) // WINDOW_S * WINDOW_S for text in (from_, to))
+            units = 1
+            try:
+                from_s, to_s = (int(parse_time_s(text)) // WINDOW_S * WINDOW_S for text in (from_, to))
+                units = min(to_s - from_s, MAX_SPAN_S) // UNIT_S
+            finally:  # also for a question that is refused
+                await self._services.access.charge_question(caller, units)
             if not from_s < to_s <= from_s + MAX_SPAN_S:
                 raise Problem(
                     422, "Bad time range", f"expected from < to, and up to {MAX_SPAN_S // 3600} hours between them"
                 )
-            await self._services.access.charge_question(caller, (to_s - from_s) // UNIT_S)
+            store = self._store()
             wholeness = await ask(lambda: read_wholeness(store, name, from_s, to_s, node))
         except UnknownPipeline as error:
             raise Problem(404, "Unknown pipeline", str(error)) from None

@@ -85,7 +85,7 @@ class CollectorServices:
 
     async def work(self, caller: Caller, body: bytes, work: Callable[[], T], size: int = 0) -> T:
         """Return what `work` on a body returns, as `Workers.run` does. `size`: of what is in it, if that is more."""
-        return await self.workers.run(caller.tenant, max(len(body), size), work)
+        return await self.workers.run(caller.tenant, max(len(body), size), work, caller.has_gone)
 
     async def emit(self, batch: BeaconBatch) -> None:
         """Put a batch without a number by the collector's own emitter of its node, as `Emitters.put` does."""

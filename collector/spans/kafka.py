@@ -33,6 +33,15 @@ NO_SERVICE: Final = "without service.name"
 NO_TOPIC: Final = "without messaging.destination.name"
 NO_MESSAGE: Final = "without an offset, a link or a parent"
 NO_TIME: Final = "without a start"
+TOO_LONG: Final = "of a topic over 249 characters, or a service over 255"
+TOO_MANY_LINKS: Final = "with more than 1,000 links"
+MAX_TOPIC: Final = 249
+"""Characters, as in Kafka. Topics and services that no definition names are remembered."""
+MAX_SERVICE: Final = 255
+MAX_LINKS: Final = 1_000
+"""Of a span; SDKs of OpenTelemetry keep 128 by default."""
+MAX_ORIGINS: Final = 8
+"""By which a message is looked for. Its record is always one of them; a span of one message has a link, or a parent."""
 MAX_NUMBER: Final = (1 << 63) - 1
 MAX_DIGITS: Final = 20
 
@@ -94,6 +103,8 @@ def read_kafka_span(span: SentSpan) -> KafkaSpan | None:
     service = span.resource.get("service.name")
     if not isinstance(service, str) or not service:
         raise UnusableSpan(NO_SERVICE)
+    if len(topic) > MAX_TOPIC or len(service) > MAX_SERVICE:
+        raise UnusableSpan(TOO_LONG)
     record = _record(span, topic)
     context = span.trace_id + span.span_id
     context = context if len(context) == CONTEXT_BYTES and any(context) else b""
@@ -162,10 +173,12 @@ def _number(value: Value) -> int | None:
 
 
 def _messages(span: SentSpan, record: str | None, *, is_batch: bool) -> tuple[tuple[Origin, ...], ...]:
+    if len(span.links) > MAX_LINKS:
+        raise UnusableSpan(TOO_MANY_LINKS)
     links = tuple(dict.fromkeys(span.links))
     if record is None and (is_batch or len(links) > 1):
         return tuple((link,) for link in links)
     parent = span.trace_id + span.parent_id
     parents = (parent,) if len(parent) == CONTEXT_BYTES and any(span.parent_id) else ()
-    origins: tuple[Origin, ...] = (*links, *parents, *([record] if record else []))
+    origins: tuple[Origin, ...] = (*(*links, *parents)[: MAX_ORIGINS - 1], *([record] if record else []))
     return (origins,) if origins else ()

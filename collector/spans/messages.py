@@ -73,9 +73,10 @@ class ProducedMessage:
         return counted
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class WaitingSpan:
-    """A span of a message that no span has produced yet, as far as is known."""
+    """A span of a message that no span has produced yet, as far as is known. Equal to itself alone: its key takes time
+    to hash."""
 
     point: SpanPoint
     span: KafkaSpan
@@ -96,7 +97,7 @@ class PairingScope:
 
     messages: dict[Origin, ProducedMessage] = field(default_factory=dict)
     order: deque[ProducedMessage] = field(default_factory=deque)
-    waiting: dict[Origin, dict[WaitingKey, WaitingSpan]] = field(default_factory=dict)
+    waiting: dict[Origin, dict[WaitingSpan, None]] = field(default_factory=dict)
     waiting_order: deque[WaitingSpan] = field(default_factory=deque)
     by_key: dict[WaitingKey, WaitingSpan] = field(default_factory=dict)
 
@@ -107,17 +108,17 @@ class PairingScope:
             return False
         self.by_key[key] = waiting
         for origin in waiting.origins:
-            self.waiting.setdefault(origin, {})[key] = waiting
+            self.waiting.setdefault(origin, {})[waiting] = None
         self.waiting_order.append(waiting)
         return True
 
     def release(self, waiting: WaitingSpan) -> None:
         """End a span's waiting."""
-        key, waiting.is_done = waiting.key, True
-        del self.by_key[key]
+        del self.by_key[waiting.key]
+        waiting.is_done = True
         for origin in waiting.origins:
             others = self.waiting[origin]
-            del others[key]
+            del others[waiting]
             if not others:
                 del self.waiting[origin]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
@@ -24,6 +24,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
+from collector.bodies import demand_few_objects
 from lagloss.wire.times import read_time
 from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.net.problem_details import Problem
@@ -93,29 +94,36 @@ class SentSpan:
 
 @dataclass(frozen=True, slots=True)
 class SpanRequest:
-    """A request whose spans are counted, and not read yet.
-
-    Attributes:
-        number: of its spans, whatever they are.
-        read: returns them; raises a Problem (400) if they are malformed.
-    """
+    """A request whose spans are counted, and not read yet; `number`: of its spans, whatever they are, or one more than
+    `MAX_SPANS` if they, or the lists that hold them, are too many."""
 
     number: int
-    read: Callable[[], list[SentSpan]]
+    spans: Callable[[], Iterator[SentSpan]]
+
+    def read(self) -> list[SentSpan]:
+        """Return the spans.
+
+        Raises:
+            Problem: 413 for more than `MAX_SPANS`, 400 if they are malformed.
+        """
+        if self.number > MAX_SPANS:
+            raise Problem(413, "Too many spans", f"expected up to {MAX_SPANS} spans; send fewer per request")
+        return _well_formed(lambda: list(self.spans()))
 
 
 def open_request(body: bytes, media_type: str) -> SpanRequest:
     """Count the spans in a body, before any of them is decoded.
 
     Raises:
-        Problem: 400 if it is malformed, 413 for more than `MAX_SPANS`.
+        Problem: 400 if it is malformed, 413 for JSON of too many objects.
     """
     if media_type == JSON:
+        demand_few_objects(body)
         document = _well_formed(lambda: json.loads(body))
         number = _well_formed(lambda: _count(document, lambda depth, part: _members(part, _LISTS[depth])))
-        return SpanRequest(number, lambda: _well_formed(lambda: list(_json_spans(document))))
+        return SpanRequest(number, lambda: _json_spans(document))
     number = _well_formed(lambda: _count(body, lambda depth, part: _parts(part, _LIST_FIELDS[depth])))
-    return SpanRequest(number, lambda: _well_formed(lambda: list(_protobuf_spans(body))))
+    return SpanRequest(number, lambda: _protobuf_spans(body))
 
 
 def _well_formed(read: Callable[[], T]) -> T:
@@ -126,18 +134,13 @@ def _well_formed(read: Callable[[], T]) -> T:
 
 
 def _count(request: T, parts: Callable[[int, T], Iterable[T]]) -> int:
-    """Return the number of spans in a request; `parts` returns those of a list in it, at depths 0 to 2."""
-    nested: Iterator[T] = iter((request,))
+    """Return `SpanRequest.number`; `parts` returns those of a list in a request, at depths 0 to 2."""
+    nested = [request]
     for depth in range(len(_LISTS)):
-        nested = _limited(chain.from_iterable(map(partial(parts, depth), nested)))
-    return sum(1 for _ in nested)
-
-
-def _limited(parts: Iterable[T]) -> Iterator[T]:
-    for number, part in enumerate(parts):
-        if number == MAX_SPANS:
-            raise Problem(413, "Too many spans", f"expected up to {MAX_SPANS} spans; send fewer per request")
-        yield part
+        nested = list(islice(chain.from_iterable(map(partial(parts, depth), nested)), MAX_SPANS + 1))
+        if len(nested) > MAX_SPANS:
+            break
+    return len(nested)
 
 
 # -- protobuf ---------------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class Pairing:
         message = self._produced(scope, point, span)
         own = _beacons(pipeline, point, span, message)
         paired = [] if own is None else [own]
-        waited = [waiting for origin in message.origins for waiting in scope.waiting.get(origin, {}).values()]
+        waited = [waiting for origin in message.origins for waiting in scope.waiting.get(origin, ())]
         for waiting in waited:
             if not waiting.is_done:
                 self._release(scope, waiting)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeVar
 
 import structlog
 from sqlalchemy import Connection, delete, insert, select, update
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from dashboard.login.groups import listed
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
+from lagloss_server.base.errors import TooManyRequests
 from lagloss_server.base.settings import Settings
+from lagloss_server.net.clients import client, guesser, parse_networks
 from lagloss_server.net.origins import origin_of
+from lagloss_server.net.problem_details import Problem
 from lagloss_server.store import audit
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import SessionRow
@@ -24,6 +29,7 @@ from lagloss_server.store.store import Store
 from lagloss_server.store.tokens import SECRET_BYTES, hash_secret
 from lagloss_server.store.users import read_grants
 
+T = TypeVar("T")
 _SEEN_EVERY: Final = timedelta(minutes=1)
 """A request writes that there was one only if the last such note is older."""
 MAX_SESSIONS: Final = 100
@@ -133,13 +139,18 @@ class SessionCookie:
 
     def __init__(self, services: Services, sessions: Sessions) -> None:
         self._threads = services.threads
+        self._trusted = parse_networks(listed(services.settings.proxy_trusted))
         self._sessions = sessions
         self._name = cookie_name("lagloss", services.settings)
         self._secure = is_https(services.settings)
         self._known: dict[str, tuple[Person, float]] = {}
 
     async def person(self, connection: HTTPConnection) -> Person | None:
-        """Return the user logged in by this request's cookie."""
+        """Return the user logged in by this request's cookie.
+
+        Raises:
+            Problem: 429, too many sessions are looked for from this address.
+        """
         token = connection.cookies.get(self._name)
         if not token:
             return None
@@ -147,7 +158,7 @@ class SessionCookie:
         if time.monotonic() < until:
             return person
         self._known.pop(token, None)
-        person = await self._threads.read(self._sessions.find, token)
+        person = await self._ask(connection, self._sessions.find, token)
         if person is not None:
             if len(self._known) >= _CACHE_SIZE:
                 self._known.clear()
@@ -175,5 +186,11 @@ class SessionCookie:
     async def _end(self, connection: HTTPConnection) -> None:
         token = connection.cookies.get(self._name)
         if token:
-            await self._threads.read(self._sessions.end, token)
+            await self._ask(connection, self._sessions.end, token)
             self._known.pop(token, None)
+
+    async def _ask(self, connection: HTTPConnection, work: Callable[[str], T], token: str) -> T:
+        try:
+            return await self._threads.session(guesser(client(connection, self._trusted)), work, token)
+        except TooManyRequests as error:
+            raise Problem(429, "Too many requests", str(error)) from None

@@ -36,6 +36,8 @@ MAX_HELD_BYTES: Final = 32 * 1024 * 1024
 MAX_UNCOLLECTED_BYTES: Final = 8 * 1024 * 1024
 """Size of the bodies of ended requests after which garbage is collected. FastAPI leaves a refused body in a cycle of an
 exception and its frame, which Python counts as one object of thousands."""
+COLLECT_S: Final = 1.0
+"""Shortest time between two of these collections: each holds up all requests."""
 MAX_PIPELINED: Final = 8
 """Limit of the requests of a connection that wait for the answer to an earlier one; browsers and proxies send none."""
 HEAD_S: Final = 10.0
@@ -51,6 +53,12 @@ STOP_S: Final = 3
 _OPEN_FILES: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 MAX_CONNECTIONS: Final = 1_000 if _OPEN_FILES == resource.RLIM_INFINITY else min(1_000, _OPEN_FILES // 2)
 """Half of the files that the process may open, at most: the others are for Kafka and PostgreSQL."""
+PROBE_CONNECTIONS: Final = 32
+"""Connections beyond `MAX_CONNECTIONS`, for probes alone: a service that is only busy must not be restarted as dead."""
+PROBE_PATHS: Final = frozenset({"/livez", "/readyz", "/healthz"})
+BACKLOG: Final = 128
+"""Connections that wait to be accepted. Each is answered before a later one, a probe's too, though its client may have
+gone: uvicorn's 2,048 of a flood would take minutes."""
 _TICKS: Final = 10
 """uvicorn ticks each 0.1 s."""
 
@@ -84,19 +92,42 @@ class BoundedHttp(HttpToolsProtocol):
         """Received since the request last got on."""
         self._refusal: Refusal = "malformed"
         """Why the next 400 is answered."""
+        self.is_for_probes = False
+        """It came when `MAX_CONNECTIONS` others had requests in progress."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         # uvicorn's limit_concurrency would answer 503 to everybody, probes too, while one client holds that many
-        if len(self.connections) > MAX_CONNECTIONS:
+        beyond = len(self.connections) - MAX_CONNECTIONS
+        if beyond > 0:
             others = (
                 connection
                 for connection in self.connections
                 if isinstance(connection, BoundedHttp) and connection is not self
             )
             idle = [connection for connection in others if connection.is_idle and not connection.transport.is_closing()]
-            min(idle, key=lambda connection: connection.idle_since, default=self).transport.abort()
+            ordinary = [connection for connection in idle if not connection.is_for_probes]
+            if not ordinary:
+                self.is_for_probes, self.app = True, self._answer_probe
+            if ordinary or beyond > PROBE_CONNECTIONS:
+                min(ordinary or idle, key=lambda connection: connection.idle_since, default=self).transport.abort()
+                _count("connections")
+
+    async def _answer_probe(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in PROBE_PATHS:
+            await self.config.loaded_app(scope, receive, send)
+            return
+        _count("connections")
+        problem = busy("too many requests are in progress; send again later")
+        problem.headers["Connection"] = "close"
+        await problem.response()(scope, receive, send)
+
+    def handle_websocket_upgrade(self) -> None:
+        if self.is_for_probes:
             _count("connections")
+            self.transport.abort()
+        else:
+            super().handle_websocket_upgrade()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._give_up()
@@ -202,6 +233,7 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # FORWARDED_ALLOW_IPS would let clients choose their address
+                backlog=BACKLOG,
                 timeout_keep_alive=keep_alive_s,
                 timeout_graceful_shutdown=STOP_S,
             )
@@ -265,6 +297,7 @@ class BoundedBodies:
         self.max_bytes = max_bytes
         self.held_bytes = 0
         self._uncollected_bytes = 0
+        self._collected_at = -COLLECT_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -295,9 +328,9 @@ class BoundedBodies:
     def _release(self, size: int) -> None:
         self.held_bytes -= size
         self._uncollected_bytes += size
-        if self._uncollected_bytes > MAX_UNCOLLECTED_BYTES:
-            self._uncollected_bytes = 0
+        if self._uncollected_bytes > MAX_UNCOLLECTED_BYTES and time.monotonic() >= self._collected_at + COLLECT_S:
             gc.collect()
+            self._uncollected_bytes, self._collected_at = 0, time.monotonic()
 
 
 class _Body:

@@ -5,6 +5,8 @@ librdkafka's own are the connection's properties: lagloss/broker/connection.py.
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +22,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from lagloss.broker.connection import MSK, KafkaConnection, msk_token
 from lagloss.errors import BadSetting
+from lagloss_server.net.http_answers import read_answer
 
 TOKEN_TIMEOUT_S: Final = 10.0
 _KAFKA_PYTHON: Final = {
@@ -74,15 +77,17 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # without
         """Ask for a token; the client does so at each connection.
 
         Raises:
-            httpx2.HTTPError: the endpoint refused, or did not answer.
+            httpx2.HTTPError: the endpoint refused, or did not answer as it should.
         """
         form = {"grant_type": "client_credentials"}
         if "scope" in self._given:
             form["scope"] = self._given["scope"]
         credentials = self._given.get("client.id", ""), self._given.get("client.secret", "")
         endpoint = self._given.get("token.endpoint.url", "")
-        answer = httpx2.post(endpoint, data=form, auth=credentials, timeout=TOKEN_TIMEOUT_S)
-        return str(answer.raise_for_status().json()["access_token"])
+        until_s = time.monotonic() + TOKEN_TIMEOUT_S
+        with httpx2.stream("POST", endpoint, data=form, auth=credentials, timeout=TOKEN_TIMEOUT_S) as answer:
+            body = read_answer(answer.raise_for_status(), until_s)
+        return str(json.loads(body)["access_token"])
 
 
 def java_options(connection: KafkaConnection) -> dict[str, str]:

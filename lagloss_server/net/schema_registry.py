@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import os
 import ssl
 import time
@@ -22,6 +23,7 @@ import httpx2
 from lagloss.environment import secret
 from lagloss.errors import BadSetting
 from lagloss_server.base.errors import RegistryRefuses, RegistryUnreachable
+from lagloss_server.net.http_answers import read_answer
 
 PREFIX: Final = "LAGLOSS_SCHEMA_REGISTRY_"
 FIELDS: Final = {
@@ -46,6 +48,8 @@ MAX_ID: Final = 2**31 - 1
 """Of a schema. Registries count in 32 bits with a sign, and answer a larger number as if the URL were wrong: bytes that
 only look like one would seem to be an outage."""
 MAX_REFERENCES: Final = 200
+MAX_KNOWN_BYTES: Final = 16 * 1024 * 1024
+"""Of the schemas that are kept, with those that they refer to, for each tap. Beyond, the first are asked for again."""
 NOT_FOUND: Final = (40401, 40402, 40403)
 """Error codes of a registry that does not know a subject, a version or a schema. Another 404 says that the URL is
 wrong: Apicurio answers so, with an error code of 404, where its path is left out."""
@@ -163,6 +167,11 @@ class RegisteredSchema:
     descriptor: bytes = b""
     descriptors: Mapping[str, bytes] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Its characters and bytes, and those of the schemas that it refers to."""
+        return sum(map(len, (self.text, self.descriptor, *self.references.values(), *self.descriptors.values())))
+
 
 def registry_of(cluster: str) -> SchemaRegistry | None:
     """Return the schema registry of a cluster, None where the environment names none.
@@ -205,7 +214,8 @@ class SchemaRegistry:
         try:
             answer = self._ask(place)
             if answer is not None:
-                known_schema = self._known[schema_id] = self._whole(place, answer)
+                known_schema = self._whole(place, answer)
+                self._keep(schema_id, known_schema)
         except _Unusable:
             pass
         if known_schema is None:
@@ -232,6 +242,11 @@ class SchemaRegistry:
     @cached_property
     def _client(self) -> httpx2.Client:
         return self.connection.client()
+
+    def _keep(self, schema_id: int, schema: RegisteredSchema) -> None:
+        self._known[schema_id] = schema
+        while sum(known_schema.size for known_schema in self._known.values()) > MAX_KNOWN_BYTES:
+            del self._known[next(iter(self._known))]
 
     def _is_missing(self, schema_id: int) -> bool:
         now = self._clock()
@@ -299,8 +314,10 @@ class SchemaRegistry:
 
     def _get(self, place: str) -> tuple[int, Any]:
         """Return the status and the document of an answer, None for what is no JSON."""
+        until_s = time.monotonic() + TIMEOUT_S
         try:
-            answer = self._client.get(self.connection.url + place)
+            with self._client.stream("GET", self.connection.url + place) as answer:
+                body = read_answer(answer, until_s)
         except httpx2.HTTPError as error:
             detail = str(error) or type(error).__name__
             raise RegistryUnreachable(url=self.connection.url, detail=detail) from error
@@ -308,8 +325,8 @@ class SchemaRegistry:
             detail = f"it returned {answer.status_code} for {place}"
             raise RegistryRefuses(url=self.connection.url, who=self.connection.who, detail=detail)
         try:
-            return answer.status_code, answer.json()
-        except ValueError:
+            return answer.status_code, json.loads(body)
+        except (ValueError, RecursionError):
             return answer.status_code, None
 
     def _odd(self, place: str, text: str) -> RegistryUnreachable:

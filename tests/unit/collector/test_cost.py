@@ -13,6 +13,7 @@ import struct
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,7 +31,7 @@ from collector import beacons, intake, runs, traces
 from collector import services as services_module
 from collector.access import RATE_WINDOW_S, Access
 from collector.batches import BeaconBatch, Seen
-from collector.bodies import UNIT_BYTES, Bodies
+from collector.bodies import MAX_OBJECTS, UNIT_BYTES, Bodies
 from collector.emitters import Emitters
 from collector.fairness import INLINE_BYTES, Workers
 from collector.idempotency import Repeats
@@ -38,7 +39,8 @@ from collector.intake import report_of_json
 from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache, Snapshot
 from collector.metrics import CollectorMetrics
-from collector.models import read_batch
+from collector.models import MAX_MEMBERS, read_batch
+from collector.runs import MAX_SPAN_S
 from collector.services import CollectorServices
 from collector.spans.otlp import MAX_SPANS
 from collector.task_runs import read_reports
@@ -165,24 +167,24 @@ def framed(*blocks: bytes) -> bytes:
     return b"".join(struct.pack("<I", len(block)) + block for block in blocks)
 
 
+MANY = MAX_OBJECTS - 3
+"""Objects of a list, with those around them as many as are parsed at all."""
 HOSTILE: dict[str, dict[str, Any]] = {
     "spans": request("/v1/traces", PROTOBUF, gzip.compress(empty_spans(500_000)), **{"Content-Encoding": "gzip"}),
     "lists of spans": request("/v1/traces", PROTOBUF, field(1, b"") * 500_000),
     "attributes": request("/v1/traces", PROTOBUF, field(1, field(2, field(2, field(9, b"") * 500_000)))),
     "spans in JSON": request(
-        "/v1/traces", JSON, json_list('{"resourceSpans":[{"scopeSpans":[{"spans":[', "{}", 300_000, "]}]}]}")
+        "/v1/traces", JSON, json_list('{"resourceSpans":[{"scopeSpans":[{"spans":[', "{}", MANY, "]}]}]}")
     ),
     "beacons": request("/v1/beacons", JSON, batch(12_000)),
-    "bad beacons": request(
-        "/v1/beacons", JSON, json_list('{"pipeline":"p","node":"n","beacons":[', "{}", 300_000, "]}")
-    ),
+    "bad beacons": request("/v1/beacons", JSON, json_list('{"pipeline":"p","node":"n","beacons":[', "{}", MANY, "]}")),
     "members": request(
         "/v1/beacons", JSON, f'{{"pipeline":"p","node":"n","beacons":[{{{members(90_000)}}}]}}'.encode()
     ),
-    "events": request("/v1/beacons", EVENTS, json_list("[", "{}", 300_000, "]")),
-    "tallies": request("/v1/reports", JSON, json_list('{"tallies":[', "{}", 300_000, "]}")),
+    "events": request("/v1/beacons", EVENTS, json_list("[", "{}", MANY, "]")),
+    "tallies": request("/v1/reports", JSON, json_list('{"tallies":[', "{}", MANY, "]}")),
     "labels": request("/v1/reports", JSON, f'{{"labels":{{{members(90_000)}}}}}'.encode()),
-    "reports of runs": request("/v1/task-runs", JSON, json_list('{"reports":[', "{}", 300_000, "]}")),
+    "reports of runs": request("/v1/task-runs", JSON, json_list('{"reports":[', "{}", MANY, "]}")),
     "blocks": request("/v1/blocks", BLOCKS_TYPE, framed(*[small_block()] * 4_000)),
     "empty blocks": request("/v1/blocks", BLOCKS_TYPE, b"\0" * (4 << 20)),
     "no report": request("/v1/reports", REPORT_TYPE, b"\xff" * (1 << 20)),
@@ -226,6 +228,59 @@ def test_a_request_has_so_many_spans_at_most() -> None:
     many = [request("/v1/traces", PROTOBUF, empty_spans(MAX_SPANS + 1)), request("/v1/traces", JSON, spans)]
     lists = [request("/v1/traces", PROTOBUF, field(1, b"") * (MAX_SPANS + 1))]
     assert [answer.status_code for answer in Intake().post(few[0], *many, *lists)] == [200, 413, 413, 413]
+
+
+def test_json_of_too_many_objects_is_not_parsed() -> None:
+    braces = b"{" * (MAX_OBJECTS + 1)
+    kinds = {"/v1/traces": JSON, "/v1/beacons": JSON, "/v1/reports": JSON, "/v1/task-runs": JSON, "/v1/lineage": JSON}
+    posts = [request(url, kind, braces) for url, kind in [*kinds.items(), ("/v1/beacons", EVENTS)]]
+    assert [answer.status_code for answer in Intake().post(*posts)] == [413] * 6
+
+
+def test_an_event_has_so_many_members_at_most() -> None:
+    event = {"specversion": "1.0", "id": "e", "source": "/pipelines/p/nodes/n", "type": "io.lagloss.beacon.in"}
+    event |= {"subject": "m", "eventtime": NOW_MS}
+
+    def sent(number: int) -> dict[str, Any]:
+        more = {f"x{at}": 1 for at in range(number - len(event))}
+        return request("/v1/beacons", EVENTS, json.dumps([event | more]).encode())
+
+    answers = Intake().post(sent(MAX_MEMBERS), sent(MAX_MEMBERS + 1))
+    assert [answer.status_code for answer in answers] == [202, 422]
+    assert "members in an object" in answers[1].text
+
+
+def test_too_many_spans_cost_as_much_as_many() -> None:
+    many = request("/v1/traces", PROTOBUF, empty_spans(MAX_SPANS + 1), "p")
+    answers = Intake(p=2 * MAX_SPANS // RATE_WINDOW_S).post(many, many)
+    assert [(answer.status_code, answer.json()["title"]) for answer in answers] == [
+        (413, "Too many spans"),
+        (429, "Rate limit exceeded"),
+    ]
+
+
+def test_reports_of_runs_are_charged_whosever_they_are() -> None:
+    report = {"dag": "d", "run_id": "r", "due_at": NOW_MS, "run": {"state": "running", "at": NOW_MS}}
+    post = request("/v1/task-runs", JSON, json.dumps({"reports": [report] * 6}).encode(), "p")
+    assert [answer.status_code for answer in Intake(p=1).post(post, post)] == [503, 429]  # 503: there is no database
+
+
+def test_a_question_about_hours_has_so_many_and_is_charged_also_if_it_is_refused() -> None:
+    to_s = NOW_MS // 60_000 * 60
+
+    def asked(rate: int, from_: float | str, times: int) -> list[int]:
+        async def ask(client: httpx2.AsyncClient) -> list[int]:
+            url, headers = f"/v1/pipelines/p/whole?from={from_}&to={to_s}", {"Authorization": "Bearer lagloss_p_s"}
+            return [(await client.get(url, headers=headers)).status_code for _ in range(times)]
+
+        statuses: list[int] = Intake(p=rate).run(ask)
+        return statuses
+
+    assert asked(10, to_s - MAX_SPAN_S, 3) == [503, 503, 429]  # 503: there is no database
+    assert asked(10, to_s - MAX_SPAN_S - 60, 3) == [422, 422, 429]
+    assert asked(1, to_s - MAX_SPAN_S, 2) == [503, 429]  # never more than may come at all
+    for bad in (to_s + 60, to_s, "soon"):
+        assert asked(1, bad, 11) == [422] * 10 + [429]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -338,6 +393,24 @@ def test_one_callers_work_waits_for_its_own_and_not_for_anothers() -> None:
     ended = asyncio.run(go())
     assert {"quiet", "other"} <= set(ended[:6])
     assert ended.count("loud") == 10
+
+
+@pytest.mark.parametrize("name", ["beacons", "spans in JSON", "tallies", "reports of runs", "blocks"])
+def test_nothing_is_done_for_a_client_that_has_gone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, began, statuses = HOSTILE[name], list[Any](), list[int]()
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", lambda self, work: began.append(work))
+    messages = [{"type": "http.request", "body": sent["content"], "more_body": False}, {"type": "http.disconnect"}]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status"))
+
+    headers = [(key.lower().encode(), value.encode()) for key, value in sent["headers"].items()]
+    scope = {"type": "http", "method": "POST", "path": sent["url"], "headers": headers, "client": PEER}
+    asyncio.run(Intake().app({**scope, "query_string": b"", "scheme": "http", "server": PEER}, receive, send))
+    assert (began, statuses[0], messages) == ([], 503, [])
 
 
 def test_small_work_takes_no_thread() -> None:

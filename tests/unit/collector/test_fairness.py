@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector import emitters
+from collector import emitters, fairness
 from collector.batches import BeaconBatch, Seen
 from collector.emitters import Emitters
 from collector.fairness import SharedRoom, Workers
@@ -40,6 +41,35 @@ def test_whoever_comes_finds_room_whatever_the_others_hold(steps: list[tuple[str
     left = room.size - room.used
     assert left > 0
     assert room.take("newcomer", left // 2)
+
+
+def test_work_waits_for_its_turn_for_so_long_and_a_client_that_has_gone_has_none_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fairness, "TURN_S", 0.1)
+    done, go_on = list[str](), threading.Event()
+
+    async def gone() -> bool:
+        return True
+
+    async def go() -> None:
+        workers = Workers(threads=1)
+        slow = asyncio.create_task(workers.run("p", None, lambda: go_on.wait(20)))
+        await asyncio.sleep(0)
+        for caller in ("p", "q"):  # one waits for the caller's turn, the other for a thread
+            with pytest.raises(Problem, match="take too long") as late:
+                await workers.run(caller, None, lambda: done.append("late"))
+            assert late.value.status == 503
+        go_on.set()
+        assert await slow
+        with pytest.raises(Problem, match="disconnected"):
+            await workers.run("p", None, lambda: done.append("gone"), gone)
+        await workers.run("p", None, lambda: done.append("in time"))
+        await workers.run("q", None, lambda: done.append("in time"))
+        workers.close()
+
+    asyncio.run(go())
+    assert done == ["in time", "in time"]
 
 
 def batch(pipeline: str, node: str) -> BeaconBatch:

@@ -10,10 +10,14 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
+import httpx2
 import numpy as np
 import pytest
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,15 +25,31 @@ from starlette.responses import Response
 from aggregator.reports.packed_reports import read_reports as read_packed
 from aggregator.reports.undeclared import UndeclaredNames
 from alerting.config import AlertingFile
-from collector.blocks import split_blocks
-from collector.bodies import Bodies
+from collector.access import RATE_WINDOW_S, Access
+from collector.batches import BeaconBatch, Seen
+from collector.blocks import read_blocks, report_record, split_blocks
+from collector.bodies import Bodies, demand_few_objects
+from collector.emitters import BEACON_BYTES, Emitters
+from collector.fairness import Workers
 from collector.idempotency import Repeats
-from collector.models import read_batch
+from collector.log_writer import RECORD_BYTES, RecordToWrite, Writer
+from collector.metadata_cache import MetadataCache
+from collector.models import as_batch, read_batch
+from collector.spans.kafka import read_kafka_span
+from collector.spans.otlp import SentSpan
 from collector.task_runs import read_reports
 from dashboard.access.policy import AccessFile
+from dashboard.api import incidents, taps, windows
+from dashboard.mcp import answers
+from dashboard.mcp.arguments import Ranged
+from dashboard.queries.series import bucket_s
 from dashboard.reports.schedule.file import ReportsFile
 from dashboard.request.shown_range import requested_range
+from lagloss import Emitter, MemoryOutlet
+from lagloss.broker.topics import topic_config
 from lagloss.errors import LaglossError
+from lagloss.sdk.account import Account
+from lagloss.sdk.packing import BeaconReader, Extras, RefusedBeacons, TallyKey
 from lagloss.wire.checks import check_content, check_report, window_problem
 from lagloss.wire.format import (
     BadRecord,
@@ -41,10 +61,18 @@ from lagloss.wire.format import (
     encode_report,
 )
 from lagloss.wire.sketch import Sketch
+from lagloss_server.base.settings import Settings
 from lagloss_server.base.yaml_files import load_documents
+from lagloss_server.judging.facts import MissingId, WindowFacts
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.taps import read_schema
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.net.http_answers import read_answer
 from lagloss_server.net.problem_details import Problem
+from lagloss_server.store import users
+from taps.local_engine import LIMIT as LOCAL_LIMIT
+from taps.plan import shared_out
+from taps.spark_engine import LIMIT as SPARK_LIMIT
 from tests.unit.repository.test_docs import exposed_metrics
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -102,7 +130,7 @@ def test_every_metric_of_the_page_is_exposed() -> None:
 
 NOW_MS: Final = time.time_ns() // 1_000_000
 START_S: Final = NOW_MS // 60_000 * 60
-REFUSED: Final = (BadRecord, Problem, LaglossError, ValidationError, ValueError, OverflowError)
+REFUSED: Final = (BadRecord, Problem, LaglossError, ValidationError, ValueError, OverflowError, httpx2.HTTPError)
 REPORT: Final = EmitterReport("p", "n", uuid.UUID(int=1).bytes, "h", 1, NOW_MS, NOW_MS, False, START_S)
 TALLY: Final = Tally("n.in", START_S, 1, 0, Sketch.from_bins({0: 1}))
 
@@ -279,6 +307,143 @@ def a_range(length_s: float) -> None:
     requested_range({"from": str(int(now_s - length_s)), "to": "now"}, now_s)
 
 
+def whole(kept: object, given: object) -> None:
+    """Of a limit beyond which something is left out, and not refused."""
+    if kept != given:
+        raise ValueError(f"{given} were given, {kept} are left")
+
+
+def waiting_bytes(size: float) -> None:
+    """One pipeline has half of the room."""
+    writer = Writer(MemoryOutlet, 10)
+    try:
+        asyncio.run(writer.put("p", [RecordToWrite("t", b"", bytes(int(size) // 2 - RECORD_BYTES))]))
+    finally:
+        writer.close(2)
+
+
+def waiting_beacons(size: float) -> None:
+    def make(pipeline: str, node: str, first: bool) -> Emitter:
+        return Emitter(pipeline, node, outlet=MemoryOutlet, first=first, final=False, close_on_sigterm=False)
+
+    async def go() -> None:
+        served = Emitters(make, 10, Workers())
+        try:
+            seen = Seen("in", "m" * (int(size) // 2 - BEACON_BYTES), NOW_MS)
+            await served.put(BeaconBatch("p", "n", False, [seen]))
+        finally:
+            await served.close()
+
+    asyncio.run(go())
+
+
+def written(size: float) -> None:
+    """A report, and what would be a block if it were not all zeros."""
+    padding = int(size) - len(encode_report(replace(REPORT, host="h" * 200_000))) + 200_000
+    try:
+        report_record(replace(REPORT, host="h" * padding))
+    except Problem:
+        with pytest.raises(Problem, match="bytes per block"):
+            read_blocks([bytes(int(size))])
+        raise
+    with pytest.raises(Problem, match="a valid beacon block"):
+        read_blocks([bytes(int(size))])
+
+
+def message_id(size: float) -> None:
+    beacon = f'{{"checkpoint": "in", "message_id": "{"m" * int(size)}", "event_time": {NOW_MS}}}'
+    as_batch(read_batch(f'{{"pipeline": "p", "node": "n", "beacons": [{beacon}]}}'.encode()), None)
+
+
+def definitions_rate(rate: float) -> None:
+    asyncio.run(Access(MetadataCache(None)).charge_definition("p", int(rate) * RATE_WINDOW_S))
+
+
+def span(topic: float = 1, service: float = 1, links: float = 0) -> None:
+    attributes: dict[str, Any] = {"messaging.system": "kafka", "messaging.operation": "receive"}
+    attributes |= {"messaging.destination.name": "t" * int(topic), "messaging.batch.message_count": 1}
+    resource = {"service.name": "s" * int(service)}
+    contexts = tuple(number.to_bytes(24, "big") for number in range(1, int(links) + 1))
+    read_kafka_span(SentSpan(resource, "receive", attributes, start_ns=NOW_MS * 1_000_000, links=contexts))
+
+
+def planned(limit: int) -> Callable[[float], None]:
+    return lambda count: whole(sum(shared_out({0: int(count)}, limit).values()), count)
+
+
+def missing_names(count: float) -> None:
+    ids = tuple(MissingId(number, 1, 0.0, None) for number in range(int(count)))
+    whole(len(WindowFacts.merged([WindowFacts(missing=ids), WindowFacts()]).missing), count)
+
+
+def window_reasons(count: float) -> None:
+    reasons = {"n.dead": {f"r{number}": 1 for number in range(int(count))}}
+    whole(WindowFacts.unpack(WindowFacts(reasons=reasons).pack()).reasons, reasons)
+
+
+def buffered(count: float) -> None:
+    class Away(MemoryOutlet):
+        def partitions(self) -> None:  # type: ignore[override]
+            """Not known, so that nothing is packed."""
+
+    emitter = Emitter("p", "n", outlet=Away, close_on_sigterm=False)
+    try:
+        whole(emitter.observe_all("received", ["m"] * int(count), np.full(int(count), NOW_MS)), count)
+    finally:
+        emitter.close(timeout_s=0)
+
+
+def tallies(count: float) -> None:
+    account = Account("n")
+    for number in range(int(count)):
+        account.drop(TallyKey("in", None, 60 * number), 1, 0.0)
+    whole((len(account), account.blind), (count, False))
+
+
+def sdk_reasons(*reasons: str) -> None:
+    reader = BeaconReader(keep_ids=False)
+    flat: list[Any] = []
+    for reason in reasons:
+        flat += ("dead", "m", NOW_MS, NOW_MS * 1_000_000, Extras(reason=reason))
+    reader.read(flat, NOW_MS, RefusedBeacons())
+    whole([kind.reason for kind in reader.kinds], [*reasons])
+
+
+def password(length: float) -> None:
+    users._hashed("x" * int(length))
+
+
+def buckets(count: float) -> None:
+    whole(bucket_s(TimeRange(0, int(count) * 60)), 60)
+
+
+def parameter(router: Callable[..., APIRouter], path: str, name: str) -> Callable[[float], None]:
+    """Try a parameter of the API's route with this path."""
+
+    def tried(value: float) -> None:
+        services: Any = SimpleNamespace(store=None, threads=SimpleNamespace(read=None), settings=Settings())
+        (of_route,) = (
+            route.dependant for route in router(services).routes if isinstance(route, APIRoute) and route.path == path
+        )
+        dependants = (of_route, *of_route.dependencies)
+        (field,) = (field for part in dependants for field in part.query_params if field.name == name)
+        _, errors = field.validate(int(value), {}, loc=())
+        if errors:
+            raise ValueError(errors)
+
+    return tried
+
+
+def tool_answer(size: float) -> None:
+    """A text is in an answer twice."""
+    around = answers._sent_bytes(answers.fitted(answers.Answer({"text": ""}), "")) + answers._ENVELOPE_BYTES
+    answers.fitted(answers.Answer({"text": "x" * ((int(size) - around) // 2)}), "")
+
+
+def tool_range(length_s: float) -> None:
+    Ranged.parse({"from": str(int(time.time() - length_s)), "to": str(int(time.time()))}).time_range("")
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """How to try a limit; `step`: one past it, in the unit of the page."""
@@ -322,9 +487,46 @@ CASES: Final[dict[str, Case]] = {
     "lagloss_server.model.matchers.MAX_MATCHERS": Case(matchers),
     "lagloss_server.base.fields.MAX_RULE": Case(rule),
     "dashboard.request.shown_range.MAX_SPAN_S": Case(a_range, 60),
+    "collector.bodies.MAX_OBJECTS": Case(lambda count: demand_few_objects(b"{" * int(count))),
+    "collector.log_writer.MAX_RECORD_BYTES": Case(written),
+    "collector.log_writer.MAX_WAITING_BYTES": Case(waiting_bytes, 2),
+    "collector.emitters.MAX_WAITING_BYTES": Case(waiting_beacons, 2),
+    "collector.access.DEFINITIONS_RATE": Case(definitions_rate),
+    "collector.spans.kafka.MAX_LINKS": Case(lambda count: span(links=count)),
+    "collector.spans.kafka.MAX_TOPIC": Case(lambda size: span(topic=size)),
+    "collector.spans.kafka.MAX_SERVICE": Case(lambda size: span(service=size)),
+    "lagloss.broker.topics.MAX_RECORD_BYTES": Case(  # which the broker enforces
+        lambda size: whole(min(size, float(topic_config(1)["max.message.bytes"])), size)
+    ),
+    "lagloss.wire.format.MAX_ID_BYTES": Case(message_id),
+    "lagloss_server.judging.facts.MAX_NAMES": Case(missing_names),
+    "lagloss_server.judging.facts.MAX_REASONS": Case(window_reasons),
+    "lagloss_server.net.http_answers.MAX_ANSWER_BYTES": Case(
+        lambda size: read_answer(httpx2.Response(200, content=bytes(int(size))), float("inf"))
+    ),
+    "lagloss_server.store.users.MAX_PASSWORD_LENGTH": Case(password),
+    "lagloss.sdk.account.MAX_TALLIES": Case(tallies),
+    "lagloss.sdk.emitter.MAX_BUFFERED": Case(buffered),
+    "lagloss.sdk.packing.MAX_REASONS": Case(lambda count: sdk_reasons(*map(str, range(int(count))))),
+    "lagloss.sdk.packing.MAX_REASON_CHARS": Case(lambda size: sdk_reasons("x" * int(size))),
+    "taps.local_engine.LIMIT": Case(planned(LOCAL_LIMIT)),
+    "taps.spark_engine.LIMIT": Case(planned(SPARK_LIMIT)),
+    "dashboard.queries.series.MAX_BUCKETS": Case(buckets),
+    "dashboard.api.windows.MAX_ROWS": Case(parameter(windows.router, f"{windows.PATH}/matrix", "limit")),
+    "dashboard.api.incidents.MAX_SIZE": Case(parameter(incidents.router, "/incidents", "size")),
+    "dashboard.queries.incident_filters.MAX_PAGE": Case(parameter(incidents.router, "/incidents", "page")),
+    "lagloss_server.incidents.lost_afterwards_store.MAX_NAMED": Case(
+        parameter(taps.router, "/pipelines/{pipeline}/lost-afterwards", "limit")
+    ),
+    "dashboard.mcp.answers.MAX_BYTES": Case(tool_answer, 2),
+    "dashboard.mcp.arguments.MAX_RANGE_S": Case(tool_range, 2),
 }
 
 ELSEWHERE: Final[dict[str, str]] = {
+    f"{HTTP}.PROBE_CONNECTIONS": "test_a_service_that_is_only_busy_answers_probes",
+    f"{HTTP}.BACKLOG": "test_few_connections_wait_to_be_accepted",
+    f"{HTTP}.MAX_UNCOLLECTED_BYTES": "test_bodies_that_were_refused_are_not_kept",
+    f"{HTTP}.COLLECT_S": "test_garbage_is_collected_once_a_second_at_most",
     f"{HTTP}.MAX_HEAD_BYTES": "test_a_head_has_16_kib_in_however_many_headers_it_comes",
     f"{HTTP}.HEAD_S": "test_who_begins_and_does_not_go_on_is_hung_up_on",
     f"{HTTP}.MAX_PIPELINED": "test_what_never_becomes_a_request_is_cut_off",
@@ -335,6 +537,27 @@ ELSEWHERE: Final[dict[str, str]] = {
     f"{HTTP}.MAX_HELD_BYTES": "test_bodies_of_many_requests_have_a_limit_together",
     f"{HTTP}.STALLED_S": "test_a_client_that_reads_no_answer_is_given_up",
     "collector.spans.otlp.MAX_SPANS": "test_a_request_has_so_many_spans_at_most",
+    "collector.spans.pairing.MAX_MESSAGES": "test_messages_are_forgotten_of_the_topic_that_has_most",
+    "collector.spans.pairing.MAX_WAITING": "test_spans_that_wait_are_bounded_and_end_to_wait",
+    "collector.idempotency.MAX_KEPT_BYTES": (
+        "test_answers_of_any_size_are_bounded_and_the_smallest_caller_keeps_its_share"
+    ),
+    "collector.fairness.TURN_S": "test_work_waits_for_its_turn_for_so_long_and_a_client_that_has_gone_has_none_done",
+    "collector.runs.MAX_SPAN_S": "test_a_question_about_hours_has_so_many_and_is_charged_also_if_it_is_refused",
+    "aggregator.quarantine.KEPT_AN_HOUR": (
+        "test_1_500_bad_records_in_an_hour_are_counted_in_full_and_1_000_of_them_kept"
+    ),
+    "lagloss.sdk.spool.spool.MAX_BYTES": "test_a_spool_takes_what_memory_has_no_room_for_and_stops_at_its_size",
+    "lagloss_server.net.schema_registry.TIMEOUT_S": "test_an_answer_has_so_many_bytes_at_most_and_so_much_time",
+    "lagloss_server.net.schema_registry.MAX_KNOWN_BYTES": "test_schemas_that_take_too_much_room_are_asked_for_again",
+    "dashboard.login.local.PER_ADDRESS": "test_guesses_are_limited_by_address_and_by_name",
+    "dashboard.login.local.PER_NAME": "test_guesses_are_limited_by_address_and_by_name",
+    "dashboard.queries.window_cache.MAX_BEACONS": (
+        "test_a_window_of_too_many_beacons_is_refused_before_the_log_is_opened"
+    ),
+    "dashboard.request.threads.MAX_LOCAL_WAITING": (
+        "test_without_a_login_all_threads_are_used_and_there_are_so_many_requests_at_most"
+    ),
     "collector.access.RATE_WINDOW_S": "test_no_token_gets_more_done_than_its_rate_allows",
     "collector.bodies.MAX_HELD_BYTES": "test_bodies_that_one_caller_has_read_have_a_limit_of_half_of_all",
     "collector.emitters.MAX_EMITTERS": "test_a_pipeline_of_many_nodes_makes_room_for_the_nodes_of_others",
@@ -355,7 +578,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "lagloss_server.store.recompute_requests.MAX_WAITING": "test_so_many_recompute_requests_of_a_pipeline_wait_at_most",
     "dashboard.request.threads.MAX_WAITING": "test_a_user_waits_for_so_many_answers_and_others_are_answered",
 }
-"""Those that need a server or more than a number to be tried, with the test that does."""
+"""Those that need a server, time, or more than a number to be tried, with the test that does."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -386,4 +609,4 @@ def test_limits_that_are_tried_elsewhere_name_a_test_that_is_there() -> None:
     names = set(re.findall(r"def (test_\w+)\(", texts))
     assert set(ELSEWHERE.values()) <= names
     assert not CASES.keys() & ELSEWHERE.keys()
-    assert CASES.keys() | ELSEWHERE.keys() <= {limit.name for limit in LIMITS}
+    assert CASES.keys() | ELSEWHERE.keys() == {limit.name for limit in LIMITS}

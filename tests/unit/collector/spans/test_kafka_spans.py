@@ -7,7 +7,19 @@ import time
 import pytest
 
 from collector.spans.answer import UnusableSpan
-from collector.spans.kafka import NO_MESSAGE, NO_SERVICE, NO_TIME, NO_TOPIC
+from collector.spans.kafka import (
+    MAX_LINKS,
+    MAX_ORIGINS,
+    MAX_SERVICE,
+    MAX_TOPIC,
+    NO_MESSAGE,
+    NO_SERVICE,
+    NO_TIME,
+    NO_TOPIC,
+    TOO_LONG,
+    TOO_MANY_LINKS,
+)
+from collector.spans.messages import PairingScope, WaitingSpan
 from collector.spans.otlp import JSON, PROTOBUF
 from collector.spans.pairing import OUT_OF_RANGE, Pairing
 from tests.support.kafka_spans import (
@@ -26,6 +38,7 @@ NOW_MS = time.time_ns() // 1_000_000
 JAVA, CONFLUENT = INSTRUMENTATIONS["java"], INSTRUMENTATIONS["confluent-kafka"]
 BY_NAME = pytest.mark.parametrize("instrumentation", INSTRUMENTATIONS.values(), ids=INSTRUMENTATIONS)
 DAY_MS = 86_400_000
+TOPIC = "messaging.destination.name"
 
 
 def id_of(instrumentation: Instrumentation, number: int) -> str:
@@ -219,6 +232,33 @@ def test_spans_that_wait_are_bounded_and_end_to_wait() -> None:
     assert (pairing.waiting, pairing.take_unpaired(), pairing.take_unpaired()) == (0, 9, 0)
 
 
+@pytest.mark.parametrize("number", [0, 1, MAX_LINKS])
+def test_a_message_is_looked_for_by_its_record_whatever_links_there_are(number: int) -> None:
+    (span,) = parsed([consumed(JAVA, 7, NOW_MS, NOW_MS, links=tuple((at, at) for at in range(1, number + 1)))])
+    (origins,) = span.messages
+    assert (len(origins), origins[-1]) == (min(number + 2, MAX_ORIGINS), "orders/1/7")
+
+
+def test_waiting_for_many_origins_takes_time_for_each_of_them_and_not_for_each_pair() -> None:
+    hashed = 0
+
+    class Counted(bytes):
+        def __hash__(self) -> int:
+            nonlocal hashed
+            hashed += 1
+            return super().__hash__()
+
+    (span,) = parsed([consumed(JAVA, 7, NOW_MS, NOW_MS)])
+    origins = tuple(Counted(number.to_bytes(24, "big")) for number in range(1_000))
+    point, scope = Pairs().points["mailer", "orders", False][0][1], PairingScope()
+    waiting = WaitingSpan(point, span, origins, 0.0)
+    assert scope.wait(waiting)
+    assert not scope.wait(WaitingSpan(point, span, origins, 1.0))
+    scope.release(waiting)
+    assert (scope.waiting, scope.by_key) == ({}, {})
+    assert hashed < 10 * len(origins)
+
+
 def test_messages_are_forgotten_of_the_topic_that_has_most() -> None:
     nodes = (
         (
@@ -243,6 +283,9 @@ def test_messages_are_forgotten_of_the_topic_that_has_most() -> None:
     [
         (produced(JAVA, 7, NOW_MS, attributes={"messaging.system": "kafka"}), NO_TOPIC),
         (produced(JAVA, 7, NOW_MS, service=""), NO_SERVICE),
+        (produced(JAVA, 7, NOW_MS, service="s" * (MAX_SERVICE + 1)), TOO_LONG),
+        (produced(JAVA, 7, NOW_MS, attributes=JAVA.produced | {TOPIC: "t" * (MAX_TOPIC + 1)}), TOO_LONG),
+        (consumed(JAVA, 7, NOW_MS, NOW_MS, links=((1, 1),) * (MAX_LINKS + 1)), TOO_MANY_LINKS),
         (produced(CONFLUENT, 7, NOW_MS, trace=0, span=0), NO_MESSAGE),
         (consumed(INSTRUMENTATIONS["kafka-python"], 7, NOW_MS, NOW_MS, parent=0), NO_MESSAGE),
         (produced(JAVA, 7, 0), NO_TIME),

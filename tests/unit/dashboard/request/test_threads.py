@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dashboard.request import threads as threads_module
 from dashboard.request.current_user import LOCAL, Person, answer_for
-from dashboard.request.threads import MAX_WAITING, Threads
+from dashboard.request.threads import MAX_LOCAL_WAITING, MAX_WAITING, Threads
 from lagloss_server.base.errors import TooManyRequests
 
 READS = threads_module._READS
@@ -91,12 +91,14 @@ def test_a_client_that_leaves_frees_its_users_turn_only_once_the_thread_is_free(
     asyncio.run(go())
 
 
-def test_without_a_login_all_threads_are_used() -> None:
+def test_without_a_login_all_threads_are_used_and_there_are_so_many_requests_at_most() -> None:
     async def go() -> None:
         pool, slow = Threads(), Slow()
         answer_for(LOCAL)
-        asked = [asyncio.create_task(pool.read(slow.work, "local")) for _ in range(MAX_WAITING + 10)]
+        asked = [asyncio.create_task(pool.read(slow.work, "local")) for _ in range(MAX_LOCAL_WAITING)]
         await until(lambda: len(slow.running) == READS)
+        with pytest.raises(TooManyRequests, match=f"local waits for {MAX_LOCAL_WAITING} answers"):
+            await pool.read(lambda: "one more")
         slow.go_on.set()
         await asyncio.gather(*asked)
         pool.close()

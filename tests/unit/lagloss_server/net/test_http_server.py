@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,16 +19,18 @@ from fastapi import FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from websockets.sync.client import connect
 
 from lagloss_server.net import http_server
-from lagloss_server.net.http_server import HttpServer
+from lagloss_server.net.http_server import BoundedBodies, HttpServer
 from lagloss_server.ops.processes import choose_port
 from tests.support.five_services import HOST, answer, in_thread
 
 MIB = 1024 * 1024
 HEAD = b"POST /length HTTP/1.1\r\nHost: x\r\n"
+BLOCKED, RELEASED = threading.Event(), threading.Event()
+"""/blocked sets the first and waits for the second, and the loop of the server with it."""
 
 
 def application() -> FastAPI:
@@ -35,6 +39,15 @@ def application() -> FastAPI:
     @app.post("/length")
     async def length(request: Request) -> int:
         return len(await request.body())
+
+    @app.get("/livez")
+    async def live() -> str:
+        return "ok"
+
+    @app.get("/blocked")
+    async def blocked() -> None:
+        BLOCKED.set()
+        RELEASED.wait(20)
 
     @app.get("/slow")
     async def slow() -> str:
@@ -221,8 +234,73 @@ def test_requests_that_are_cut_off_before_their_answer_leave_no_traceback(
     assert "Exception in ASGI application" not in caplog.text
 
 
-def test_bodies_that_were_refused_are_not_kept(server: tuple[HttpServer, int]) -> None:
+def test_a_service_that_is_only_busy_answers_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(http_server, "PROBE_CONNECTIONS", 3)
+    with serving() as (server, port), ExitStack() as stack:
+
+        def connected(request: bytes) -> socket.socket:
+            connection = stack.enter_context(socket.create_connection((HOST, port), timeout=20))
+            connection.sendall(request)
+            return connection
+
+        busy = [connected(sized(100)) for _ in range(5)]
+        until(lambda: sum(not connection.is_idle for connection in server.server_state.connections) == 5)
+        for _ in range(2 * 3):  # those that ask for nothing make room for others
+            connected(b"")
+            assert b" 200 " in answered(port, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            until(lambda: len(server.server_state.connections) <= 5 + 3)
+        refused = answered(port, b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 503 " in refused.partition(b"\r\n")[0]
+        assert b"connection: close" in refused.lower()
+        with pytest.raises((InvalidStatus, InvalidMessage, ConnectionError)):
+            connect(f"ws://{HOST}:{port}/ws")
+        busy[0].sendall(b"y" * 100)
+        assert b" 200 " in busy[0].recv(65_536)
+        assert b" 200 " in answered(port, b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")  # in the place of one that is idle
+
+
+def answered(port: int, request: bytes) -> bytes:
+    with socket.create_connection((HOST, port), timeout=20) as connection:
+        connection.sendall(request)
+        return connection.recv(65_536)
+
+
+def test_few_connections_wait_to_be_accepted(server: tuple[HttpServer, int]) -> None:
+    """All of them are answered before a probe that comes after them."""
+    with ExitStack() as stack:
+        blocking = stack.enter_context(socket.create_connection((HOST, server[1]), timeout=20))
+        stack.callback(RELEASED.set)
+        blocking.sendall(b"GET /blocked HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert BLOCKED.wait(20)
+        waiting = [stack.enter_context(socket.socket()) for _ in range(2 * http_server.BACKLOG)]
+        for connection in waiting:
+            connection.setblocking(False)
+            connection.connect_ex((HOST, server[1]))
+        assert len(select.select([], waiting, [], 0.2)[1]) <= http_server.BACKLOG + 1
+
+
+def test_garbage_is_collected_once_a_second_at_most() -> None:
+    bodies, collected = BoundedBodies(application(), None), list[str]()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            collected.append(phase)
+
+    gc.disable()
+    gc.callbacks.append(note)
+    try:
+        for _ in range(5):
+            bodies._release(http_server.MAX_UNCOLLECTED_BYTES + 1)
+        assert len(collected) == 1
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+
+
+def test_bodies_that_were_refused_are_not_kept(server: tuple[HttpServer, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """FastAPI leaves each in a cycle."""
+    monkeypatch.setattr(http_server, "COLLECT_S", 0.0)
     gc.disable()
     try:
         for _ in range(30):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import pickle
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ import pytest
 
 from lagloss.errors import BadSetting
 from lagloss_server.base.errors import RegistryRefuses, RegistryUnreachable
+from lagloss_server.net import schema_registry
+from lagloss_server.net.http_answers import MAX_ANSWER_BYTES
 from lagloss_server.net.schema_registry import (
     MAX_MISSES,
     MISS_S,
@@ -19,6 +24,7 @@ from lagloss_server.net.schema_registry import (
     RegistryConnection,
     SchemaRegistry,
 )
+from tests.fakes.raw_server import drip, raw_server, request_of
 from tests.support.registry_server import RegistryServer, registry_server
 
 VARIABLE = "LAGLOSS_SCHEMA_REGISTRY_"
@@ -173,6 +179,40 @@ def test_a_number_that_no_registry_can_hold_is_no_outage(server: RegistryServer,
     for id_ in (2**31, 2**32 - 1):  # what Confluent's and Apicurio's answer to them
         server.answers[f"/schemas/ids/{id_}"] = 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
         assert registry.schema(id_) is None
+
+
+def test_an_answer_has_so_many_bytes_at_most_and_so_much_time(
+    server: RegistryServer, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    around = len(json.dumps({"schema": ""}))
+    server.answers["/schemas/ids/1"] = 200, {"schema": "x" * (MAX_ANSWER_BYTES - around)}
+    server.answers["/schemas/ids/2"] = 200, {"schema": "x" * (MAX_ANSWER_BYTES - around + 1)}
+    server.answers["/schemas/ids/3"] = 200, b"[" * MAX_ANSWER_BYTES
+    assert registry.schema(1) is not None
+    with pytest.raises(RegistryUnreachable, match=f"up to {MAX_ANSWER_BYTES} bytes"):
+        registry.schema(2)
+    with pytest.raises(RegistryUnreachable, match="not a schema"):
+        registry.schema(3)
+    monkeypatch.setattr(schema_registry, "TIMEOUT_S", 0.3)
+
+    def behave(connection: socket.socket, over: threading.Event) -> None:
+        request_of(connection)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        drip(connection, over, b"x" * 1_000, 0.05)
+
+    with raw_server(behave) as port, pytest.raises(RegistryUnreachable, match="took too long"):
+        SchemaRegistry(RegistryConnection(f"http://127.0.0.1:{port}")).schema(1)
+
+
+def test_schemas_that_take_too_much_room_are_asked_for_again(
+    server: RegistryServer, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_registry, "MAX_KNOWN_BYTES", 10)
+    for id_ in (1, 2, 3):
+        server.answers[f"/schemas/ids/{id_}"] = 200, {"schema": "12345"}
+    for id_ in (1, 2, 1, 2, 3, 2, 1):
+        assert registry.schema(id_) is not None
+    assert [int(place.rpartition("/")[2]) for place in server.asked] == [1, 2, 3, 1]
 
 
 def test_a_registry_that_is_away_is_an_outage() -> None:
