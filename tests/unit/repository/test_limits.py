@@ -564,6 +564,20 @@ ELSEWHERE: Final[dict[str, str]] = {
     "collector.definitions.MAX_VERSIONS_A_DAY": (
         "test_a_pipeline_gets_so_many_versions_a_day_and_those_that_change_nothing_cost_none"
     ),
+    "lagloss_server.store.store.MAX_VERSIONS": (
+        "test_by_tokens_a_pipeline_gets_so_many_versions_at_most_and_an_operator_may_add_more"
+    ),
+    "taps.topic_reader.PIECE_BYTES": "test_no_more_than_a_piece_is_held_at_a_time",
+    "taps.tables.postgres.MAX_TIES": (
+        "test_a_transaction_of_more_rows_than_a_plan_takes_stops_the_tap_until_it_is_split"
+    ),
+    "taps.tables.reading.MAX_CHARS": ("test_of_a_text_as_much_is_read_as_shows_that_it_is_no_id_and_no_time"),
+    "lagloss_server.net.parquet_folders.MAX_FILES": (
+        "test_a_folder_has_so_many_files_at_most_and_others_of_its_objects_do_not_count"
+    ),
+    "aggregator.consumer_lag.watch.MAX_GROUPS": (
+        "test_of_more_groups_than_a_round_reads_those_that_definitions_name_are_among_them"
+    ),
     "lagloss_server.store.store.MAX_PIPELINES": "test_an_installation_has_so_many_pipelines_at_most",
     "lagloss_server.store.tokens.MAX_TOKENS": "test_a_pipeline_has_so_many_active_tokens_and_others_have_their_own",
     "lagloss_server.store.tokens.MAX_RATE": "test_a_rate_has_a_limit",
