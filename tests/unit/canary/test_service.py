@@ -103,7 +103,7 @@ def test_a_canary_that_is_off_is_healthy_and_does_nothing() -> None:
     metrics = CanaryMetrics()
     service = service_of(metrics, is_on=False)
     stop = threading.Event()
-    thread = threading.Thread(target=service.run, args=[stop])
+    thread = threading.Thread(target=service.run, args=[stop], daemon=True)
     thread.start()
     while service.health_problem() == "starting":
         threading.Event().wait(0.01)
