@@ -50,7 +50,7 @@ class FollowingMemory:
         rows = connection.execute(select(table)).all()
         emitter, lately_ms = tables.EmitterRow, (time.time() - FRESH_FOR_S) * 1000
         counted = select(emitter.pipeline, func.count()).where(emitter.appended_at >= lately_ms)
-        emitters = dict(connection.execute(counted.group_by(emitter.pipeline)).tuples().all())
+        emitters: dict[str, int] = dict(connection.execute(counted.group_by(emitter.pipeline)).all())
         owners = {Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows}
         return cls(UndeclaredNames(owners, emitters=emitters, declared=declared))
 
