@@ -59,11 +59,14 @@ class Arrivals:
         self.changed_at = time.monotonic()
         """When a look last showed something new (monotonic s)."""
         self._graphs: dict[int, Graph] = {}
+        self._places: dict[int, tuple[GraphPlace, ...]] = {}
+        """The place in each window's graph; of a retrier the place of each node that hands over to it."""
         self._tables: dict[int, frozenset[str]] = {}
         """Checkpoints whose beacons are rows."""
         for start in self._windows:
             definition = store.definition_at(pipeline, start)
             self._graphs[start] = definition.graph
+            self._places[start] = tuple(place for place in definition.graph.places if place.label == label)
             self._tables[start] = frozenset(
                 f"{tap.node}.{place}" for tap in definition.table_taps for place in tap.places
             )
@@ -112,12 +115,8 @@ class Arrivals:
     def _has_come_to(self, key: MessageKey, ends: int) -> bool:
         start, mask = key[0], self._masks.get(key, 0)
         return any(
-            mask & place.beyond & ends and has_passed(self._graphs[start], place, mask) for place in self._places(start)
+            mask & place.beyond & ends and has_passed(self._graphs[start], place, mask) for place in self._places[start]
         )
-
-    def _places(self, start: int) -> tuple[GraphPlace, ...]:
-        """Return the place in a window's graph; of a retrier the place of each node that hands over to it."""
-        return tuple(place for place in self._graphs[start].places if place.label == self._label)
 
     @cached_property
     def behind(self) -> frozenset[str]:
@@ -125,7 +124,7 @@ class Arrivals:
         return frozenset(
             later.label
             for start in self._windows
-            for place in self._places(start)
+            for place in self._places[start]
             for later in self._graphs[start].places
             if later.origin & place.beyond and later.label != self._label
         )

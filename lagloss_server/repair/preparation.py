@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -86,7 +87,9 @@ def prepare(
     request = RepairRequest(pipeline, place.label, from_s, to_s, with_perhaps)
     ledger = RepairLedger(store.engine)
     stored = ledger.find(request)
-    again = _Again(store, bootstrap, definition, receiver_of(place))
+    with store.engine.connect() as connection:
+        groups = [reading.group for reading in read_cluster_groups(connection)]
+    again = _Again(store, bootstrap, definition, receiver_of(place), groups)
     if stored is not None and stored.state != "finished":
         return _stored(ledger, stored, again, from_topic, rate, bootstrap)
     with closing(BeaconLog(bootstrap, BEACONS)) as log:
@@ -97,7 +100,7 @@ def prepare(
         return _stored(ledger, stored, again, None, rate, bootstrap)
     if not lost.windows:
         raise NotEnoughData(detail=f"{pipeline} has no closed window from {rfc3339(from_s)} to {rfc3339(to_s)}.")
-    site = find_site(definition, place, from_topic, _read_topics(store, definition, receiver_of(place)))
+    site = find_site(definition, place, from_topic, _read_topics(groups, definition, receiver_of(place)))
     with closing(open_transport(site, bootstrap)) as transport:
         positions = transport.locate(messages, say)
         if stored is not None and not positions:  # what is still lost is gone
@@ -121,12 +124,13 @@ def prepare(
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """Who gets a message that is sent again. `node`: that it is meant for."""
+    """Who gets a message that is sent again. `node`: that it is meant for; `groups`: all of the clusters."""
 
     store: Store
     bootstrap: str
     definition: Definition
     node: str
+    groups: Sequence[ClusterGroup]
 
     def undeclared(self, plan: RepairPlan) -> tuple[str, ...]:
         """Return the nodes that do not declare that it has no second effect, and compacted topics.
@@ -150,13 +154,9 @@ class _Again:
         return tuple(sorted(groups))
 
     def _groups(self, plan: RepairPlan) -> list[ClusterGroup]:
-        if plan.queue is not None:
-            return []
-        with self.store.engine.connect() as connection:
-            groups = [reading.group for reading in read_cluster_groups(connection)]
         return [
             group
-            for group in groups
+            for group in self.groups
             if group.cluster == plan.cluster and any(lag.topic in plan.topics for lag in group.topics)
         ]
 
@@ -185,13 +185,15 @@ class _Again:
         ]
 
 
-def _read_topics(store: Store, definition: Definition, node: str) -> list[str]:
+def _read_topics(groups: Sequence[ClusterGroup], definition: Definition, node: str) -> list[str]:
     """Return the topics that a node's consumer group was last seen to read."""
     cluster, group = input_of(definition, node)
-    with store.engine.connect() as connection:
-        readings = read_cluster_groups(connection) if group is not None else []
-    groups = [reading.group for reading in readings]
-    return [lag.topic for own in groups if (own.cluster, own.group) == (cluster, group) for lag in own.topics]
+    return [
+        lag.topic
+        for own in groups
+        if group is not None and (own.cluster, own.group) == (cluster, group)
+        for lag in own.topics
+    ]
 
 
 def open_transport(site: RepairSite | RepairPlan, bootstrap: str) -> RepairTransport:

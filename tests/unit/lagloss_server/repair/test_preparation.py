@@ -52,8 +52,6 @@ def plan_of(definition: Definition, at: str) -> RepairPlan:
 def again(
     monkeypatch: pytest.MonkeyPatch, groups: list[ClusterGroup], settings: dict[str, str] | None = None
 ) -> tuple[Any, RepairPlan]:
-    readings = [SimpleNamespace(group=its) for its in groups]
-    monkeypatch.setattr(preparation, "read_cluster_groups", lambda _connection: readings)
     monkeypatch.setattr(preparation, "settings_of", lambda _cluster, topics: dict.fromkeys(topics, settings or {}))
     definition = parse_definition(SHOP)
     store = MagicMock()
@@ -64,7 +62,7 @@ def again(
         return SimpleNamespace(definition=parse_definition(OTHER))
 
     store.pipeline = pipeline
-    return preparation._Again(cast("Any", store), "broker", definition, "b"), plan_of(definition, "link:a->b")
+    return preparation._Again(cast("Any", store), "broker", definition, "b", groups), plan_of(definition, "link:a->b")
 
 
 def test_every_node_that_reads_the_topic_gets_what_is_sent_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
