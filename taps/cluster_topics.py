@@ -21,7 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.broker.connection import Cluster, KafkaConnection
-from lagloss.broker.errors import BrokerRefusals, has_moved, kafka_error, needs
+from lagloss.broker.errors import BrokerRefusals, has_stale_metadata, kafka_error, needs
 from lagloss.broker.partition_bounds import Key
 from taps.plan import Look, PartitionLog
 
@@ -258,7 +258,7 @@ class ClusterTopics:
                 looks[topic] = Look(at_ms, logs, time.time_ns() // 1_000_000)
             except KafkaException as error:
                 looks[topic] = error
-                if has_moved(error):
+                if has_stale_metadata(error):
                     self._known.pop(topic, None)  # it learns the leaders anew, with the next look
         return looks
 

@@ -38,19 +38,23 @@ _NO_ANSWER: Final = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, Kaf
 _UNKNOWN: Final = frozenset(
     {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
 )
-
-
-_MOVED: Final = frozenset(
-    {KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION}
+_STALE: Final = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError._UNKNOWN_PARTITION,
+    }
 )
 
 
-def has_moved(error: KafkaException) -> bool:
-    """Return whether a broker answers that a partition has another leader by now, or again the same one.
+def has_stale_metadata(error: KafkaException) -> bool:
+    """Return whether a client does not know a partition's leader: it has another one by now, or again the same one, or
+    its topic was widened.
 
     An AdminClient has to learn that by `list_topics(topic)`: librdkafka (2.16) asks for leaders for consumers and
-    producers, and `list_offsets` asks for ever with those that it knows."""
-    return kafka_error(error).code() in _MOVED
+    producers, and `list_offsets` fails with what it knows for minutes, or for ever."""
+    return kafka_error(error).code() in _STALE
 
 
 def kafka_error(error: KafkaException) -> KafkaError:

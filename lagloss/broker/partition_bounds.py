@@ -11,7 +11,7 @@ from typing import Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from lagloss.broker.errors import BrokerRefusals, has_moved, kafka_error, needs
+from lagloss.broker.errors import BrokerRefusals, has_stale_metadata, kafka_error, needs
 from lagloss.broker.fork_gate import fork_gate
 
 log = logging.getLogger("lagloss")
@@ -90,21 +90,22 @@ class PartitionBounds:
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         offsets: dict[Key, int] = {}
         failure: KafkaException | TimeoutError | None = None
-        moved: str | None = None
+        stale: str | None = None
         for place, answer in answers.items():
             try:
                 offset = answer.result(max(0.0, deadline - time.monotonic())).offset
             except (KafkaException, TimeoutError) as error:
                 failure = self._explained(error, place.topic)
-                moved = place.topic if isinstance(error, KafkaException) and has_moved(error) else moved
+                if isinstance(error, KafkaException) and has_stale_metadata(error):
+                    stale = place.topic
                 continue
             if offset >= 0:
                 offsets[place.topic, place.partition] = offset
             else:  # the client's sign of a time-out waiting for the leader
                 failure = TimeoutError(f"the leader of {place.topic}/{place.partition} did not respond in time")
-        if moved is not None:  # of one topic at a time: the next call meets the next
+        if stale is not None:  # of one topic at a time: the next call meets the next
             with suppress(KafkaException):
-                self._connected().list_topics(moved, timeout=QUERY_TIMEOUT_S)
+                self._connected().list_topics(stale, timeout=QUERY_TIMEOUT_S)
         if failure is not None:
             self.last_error = str(failure)
             if not offsets:

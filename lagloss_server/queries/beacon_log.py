@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from lagloss.broker.connection import KafkaConnection
-from lagloss.broker.errors import BrokerRefusals, has_moved, is_of_group, kafka_error, needs
+from lagloss.broker.errors import BrokerRefusals, has_stale_metadata, is_of_group, kafka_error, needs
 from lagloss.wire.format import OffsetRange
 from lagloss_server.queries.offset_ranges import Watermarks
 
@@ -29,10 +29,10 @@ class LogRecord(NamedTuple):
 
 
 def _is_of_the_moment(error: BaseException) -> bool:
-    """Return whether a partition has no leader just now, or a new one: its broker has gone, or its topic, which is
-    listed, is new."""
+    """Return whether a partition has no leader just now, or a new one: its broker has gone, or the partition or its
+    topic, which is listed, is new."""
     codes = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.OFFSET_NOT_AVAILABLE)
-    return isinstance(error, KafkaException) and (has_moved(error) or kafka_error(error).code() in codes)
+    return isinstance(error, KafkaException) and (has_stale_metadata(error) or kafka_error(error).code() in codes)
 
 
 class BeaconLog:
@@ -145,7 +145,7 @@ class BeaconLog:
         except TimeoutError:  # just before the client's own
             raise self._explained(KafkaException(KafkaError(KafkaError._TIMED_OUT))) from None
         except KafkaException as error:
-            if has_moved(error):
+            if has_stale_metadata(error):
                 self._admin.list_topics(self.topic, timeout=self._timeout_s)
             raise self._explained(error) from error
 

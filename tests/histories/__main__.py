@@ -1,21 +1,25 @@
 """Run histories on a cluster of their own: `python -m tests.histories --seed N [--nemesis A [--nemesis B]] [--runs N]`.
 
-A failure prints its seed and timeline; the same seed and nemeses repeat it. Results are appended to a file.
+A failure prints its seed and timeline; the same seed and nemeses repeat it, and the next history has a new cluster.
+Results are appended to a file.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from lagloss_server.ops.up import signals_interrupt
 from tests.histories.cluster import cluster, wait
 from tests.histories.history import RESULTS, Observer, Plan, append_result, run
 from tests.histories.nemeses import NEMESES
 from tests.histories.net import missing
+from tests.histories.table import next_cell
 
 
 def main() -> int:
@@ -23,6 +27,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--nemesis", action="append", default=[], choices=list(NEMESES), help="twice: both at once")
     parser.add_argument("--runs", type=int, default=1, help="histories, each with the next seed")
+    parser.add_argument("--fill", action="store_true", help="of the faults that the results have least often")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no history after so long")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--folder", type=Path, help="where logs and ledgers go")
@@ -34,21 +39,30 @@ def main() -> int:
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="lagloss-histories-"))
     folder.mkdir(exist_ok=True, parents=True)
     folder.chmod(0o755)
-    failed = 0
-    with signals_interrupt(), cluster(folder) as made:
-        print(f"logs and ledgers: {folder}", flush=True)
-        observer = Observer(made)
-        wait(lambda: 200 in (made.health("ag1"), made.health("ag2")), 240, "an aggregator", made)
-        for seed in range(chosen.seed, chosen.seed + chosen.runs):
-            if time.monotonic() > until:
-                break
-            outcome = run(observer, Plan.draw(seed, chosen.nemesis))
-            append_result(outcome, chosen.results)
-            failed += bool(outcome.problems)
-            state = "FAILED" if outcome.problems else "ok"
-            print(f"{state} {seed} {outcome.targets} {outcome.seconds:.0f} s, recovery {outcome.recovery_s:.0f} s")
-            print(outcome.text() if outcome.problems else "", flush=True)
+    failed, begun = 0, 0
+    with signals_interrupt():
+        while begun < chosen.runs and time.monotonic() < until:
+            with cluster(folder) as made:
+                print(f"logs and ledgers: {folder}", flush=True)
+                observer = Observer(made)
+                wait(lambda: 200 in (made.health("ag1"), made.health("ag2")), 240, "an aggregator", made)
+                is_well = True
+                while is_well and begun < chosen.runs and time.monotonic() < until:
+                    seed = chosen.seed + begun
+                    begun += 1
+                    names = next_cell(_results(chosen.results), seed) if chosen.fill else chosen.nemesis
+                    outcome = run(observer, Plan.draw(seed, names))
+                    append_result(outcome, chosen.results)
+                    is_well = not outcome.problems
+                    failed += not is_well
+                    took = f"{outcome.seconds:.0f} s, recovery {outcome.recovery_s:.0f} s"
+                    print("ok" if is_well else "FAILED", seed, outcome.targets, took)
+                    print("" if is_well else outcome.text(), flush=True)
     return 1 if failed else 0
+
+
+def _results(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 if __name__ == "__main__":

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-PREFIX: Final = "lgh-"
+NUMBER: Final = int(os.environ.get("LAGLOSS_HOSTS", "0"))
+"""Runs with different ones have hosts of their own on one machine, beside each other."""
+PREFIX: Final = f"lgh{NUMBER}-"
 BRIDGE: Final = f"{PREFIX}br"
-SUBNET: Final = "10.77.0"
+SUBNET: Final = f"10.77.{NUMBER}"
 OBSERVER: Final = f"{SUBNET}.1"
 """The address of the run itself, on the bridge: no fault reaches it."""
 RECEIVER: Final = f"{SUBNET}.2"
@@ -30,7 +32,7 @@ COMMAND_S: Final = 180
 """A busy machine takes long to delete a namespace; what is left then is for the next run to remove."""
 _PROGRAMS: Final = {"ip": "iproute2", "nft": "nftables", "setpriv": "util-linux", "mount": "mount", "cc": "gcc"}
 _ETC: Final = Path("/etc/netns")
-_LOCK: Final = Path("/run/lagloss-histories.lock")
+_LOCK: Final = Path(f"/run/lagloss-histories-{NUMBER}.lock")
 _FIREWALL: Final = """
 table inet faults {
   set blocked { type ipv4_addr; }
@@ -148,7 +150,7 @@ def missing() -> str:
 def network(names: Sequence[str], disk_mb: dict[str, int]) -> Iterator[dict[str, Host]]:
     """Make hosts of these names, which reach each other by them; remove them at the end, with all that runs there.
 
-    Only one run on a machine has hosts: another waits for it.
+    Only one run of a number has hosts: another waits for it.
     """
     with _LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -6,7 +6,9 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from tests.histories.history import RESULTS
@@ -39,6 +41,13 @@ def table(results: Iterable[dict[str, Any]], names: Sequence[str]) -> str:
     ]
     lines = "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
     return f"{lines}\n{runs.total()} histories, {failures.total()} with problems.\n"
+
+
+def next_cell(results: Iterable[dict[str, Any]], seed: int) -> tuple[str, ...]:
+    """Return faults that were together least often: one alone before a pair, and which one is the seed's choice."""
+    runs = Counter(frozenset(result["nemeses"]) for result in results)
+    cells = [*((name,) for name in NEMESES), *combinations(NEMESES, 2)]
+    return min(cells, key=lambda cell: (runs[frozenset(cell)], len(cell), Random(f"{seed} {cell}").random()))
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from lagloss import Emitter, KafkaLanes, MemoryOutlet
 from lagloss.broker.topics import create_topics
@@ -263,6 +263,25 @@ def test_a_revoked_lane_is_reported_by_its_new_owner_only(
         assert held_by_one & held_by_two == set()
         lanes_one.close()
         assert list(lanes_one.snapshot()) == []
+
+
+def test_the_lane_of_a_partition_that_a_topic_got_later_moves_on(kafka_bootstrap: str, make_topic: MakeTopic) -> None:
+    topic, group = make_topic(partitions=2), f"g-{uuid.uuid4().hex}"
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
+    refresh = {"topic.metadata.refresh.interval.ms": 500}
+    with consumer_of(kafka_bootstrap, **{"group.id": group, **refresh}) as consumer:
+        lanes = KafkaLanes(consumer, "mid.in", kafka_bootstrap)
+        join(consumer, lanes, topic, partitions=2)
+        assert sorted(lanes_of(lanes)) == [0, 1]
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+
+        def is_wider() -> bool:
+            consumer.poll(0.05)
+            return len(consumer.assignment()) == 3
+
+        wait_for(is_wider, what="the new partition")
+        asked = now_ms()
+        wait_for(lambda: lanes_of(lanes).get(2, 0) >= asked, what="its lane")
 
 
 def test_a_lane_keeps_what_it_proved_while_the_broker_is_away(

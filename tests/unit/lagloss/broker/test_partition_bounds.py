@@ -1,4 +1,5 @@
-"""Ends of partitions whose leader has changed: the client is told of it, and the next question is answered."""
+"""Ends of partitions whose leader has changed, or that are new: the client is told of it, and the next question is
+answered."""
 
 from __future__ import annotations
 
@@ -44,9 +45,14 @@ def bounds(admin: StaleAdmin) -> PartitionBounds:
 
 @pytest.mark.parametrize(
     "code",
-    [KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION],
+    [
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError._UNKNOWN_PARTITION,
+    ],
 )
-def test_after_a_change_of_leaders_the_ends_of_all_partitions_are_known_again(code: int) -> None:
+def test_after_a_change_of_leaders_or_partitions_the_ends_of_all_partitions_are_known_again(code: int) -> None:
     admin = StaleAdmin(code, {"moved", "moved-too"})
     made, keys = bounds(admin), [("moved", 0), ("moved", 1), ("moved-too", 0), ("stays", 0)]
     assert made.ends(keys) == {("stays", 0): 7}
