@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--nemesis", action="append", default=[], choices=list(NEMESES), help="twice: both at once")
     parser.add_argument("--runs", type=int, default=1, help="histories, each with the next seed")
     parser.add_argument("--fill", action="store_true", help="of the faults that the results have least often")
+    parser.add_argument("--every", type=float, default=0, metavar="S", help="begin no history sooner after the last")
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no history after so long")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--folder", type=Path, help="where logs and ledgers go")
@@ -50,6 +51,7 @@ def main() -> int:
                 while is_well and begun < chosen.runs and time.monotonic() < until:
                     seed = chosen.seed + begun
                     begun += 1
+                    next_at = time.monotonic() + chosen.every
                     names = next_cell(_results(chosen.results), seed) if chosen.fill else chosen.nemesis
                     outcome = run(observer, Plan.draw(seed, names))
                     append_result(outcome, chosen.results)
@@ -58,6 +60,7 @@ def main() -> int:
                     took = f"{outcome.seconds:.0f} s, recovery {outcome.recovery_s:.0f} s"
                     print("ok" if is_well else "FAILED", seed, outcome.targets, took)
                     print("" if is_well else outcome.text(), flush=True)
+                    wait(lambda due=next_at: time.monotonic() >= due, 2 * chosen.every, "the next", made)
     return 1 if failed else 0
 
 

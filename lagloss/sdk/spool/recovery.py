@@ -2,8 +2,8 @@
 
 Flushed beacons arrive once, since their blocks keep emitter and seq. Beacons observed after the last flush are gone,
 and their windows are unknown: as for any emitter that falls silent, the windows that it was changing in its last
-minute, and those that end in the minute after, are left incomplete. Not so if it closed cleanly, or if its host
-observes again what was not acknowledged.
+minute, and those until a minute after, or until it was found dead, are left incomplete. Not so if it closed cleanly, or
+if its host observes again what was not acknowledged.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from lagloss.sdk.packing import TallyKey
 from lagloss.sdk.shipper import NEVER, POLL_S, EmitterIdentity, Shipper, now_ms
 from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.journal import Bases, End, Entry, Head, StoredFlush, entries, positions_of
-from lagloss.wire.format import Tally
+from lagloss.wire.format import WINDOW_S, Tally
 
 log = logging.getLogger("lagloss")
 
@@ -33,6 +34,16 @@ UNSURE_MS: Final = 60_000
 taken."""
 REPORTS_SKIPPED: Final = 1 << 20
 """More reports than an emitter sends between two flushes: the closing ones count on from there."""
+_WINDOW_MS: Final = WINDOW_S * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A spool in hand."""
+
+    spool: SpoolDirectory
+    outlet: Outlet
+    recovery: SpoolRecovery
 
 
 class RecoveryThread(threading.Thread):
@@ -49,7 +60,8 @@ class RecoveryThread(threading.Thread):
         self._node = node
         self._make_outlet = make_outlet
         self._stopped = threading.Event()
-        self._at_work: tuple[SpoolDirectory, Outlet] | None = None
+        self._at_work: list[_Work] = []
+        """Spools that are being sent, or wait for `closed_at_ms`."""
         self._failed: set[Path] = set()
         """Spools that could not be recovered, and were logged so."""
 
@@ -58,37 +70,53 @@ class RecoveryThread(threading.Thread):
         self._stopped.set()
 
     def detach_after_fork(self) -> None:
-        """Let go of the parent's spool in a forked child."""
-        if self._at_work is not None:
-            journal, outlet = self._at_work
-            outlet.detach_after_fork()
-            journal.release()
+        """Let go of the parent's spools in a forked child."""
+        for work in self._at_work:
+            work.outlet.detach_after_fork()
+            work.spool.release()
 
     def run(self) -> None:
         while not self._stopped.is_set():
             for spool in SpoolDirectory.abandoned(self._directory, self._pipeline, self._node):
-                self._take_over(spool)
-            self._stopped.wait(SEARCH_S)
+                self._send(spool)
+            for work in [work for work in self._at_work if work.recovery.closed_at_ms <= now_ms()]:
+                self._close(work)
+            dues_s = ((work.recovery.closed_at_ms - now_ms()) / 1000 for work in self._at_work)
+            self._stopped.wait(max(POLL_S, min(SEARCH_S, *dues_s)) if self._at_work else SEARCH_S)
+        for work in [*self._at_work]:
+            self._let_go(work)
 
-    def _take_over(self, spool: SpoolDirectory) -> None:
+    def _send(self, spool: SpoolDirectory) -> None:
         outlet = self._make_outlet()
-        self._at_work = spool, outlet
+        identity = EmitterIdentity(*spool.owner, "unknown", 0)
+        work = _Work(spool, outlet, SpoolRecovery(spool.path, identity, outlet, self._stopped.is_set))
+        self._at_work.append(work)
+        if not self._succeeds(work, work.recovery.send):
+            self._let_go(work)
+
+    def _close(self, work: _Work) -> None:
+        if self._succeeds(work, work.recovery.close):
+            work.spool.remove()
+        self._let_go(work)
+
+    def _succeeds(self, work: _Work, step: Callable[[], bool]) -> bool:
         try:
-            identity = EmitterIdentity(*spool.owner, "unknown", 0)
-            if SpoolRecovery(spool.path, identity, outlet, self._stopped.is_set).run():
-                spool.remove()
+            return step()
         except Exception as error:
-            if spool.path not in self._failed:  # it is retried at every search
-                log.warning("lagloss: cannot recover spool %s yet: %s", spool.path.name, error)
-            self._failed.add(spool.path)
-        finally:
-            self._at_work = None
-            outlet.close()
-            spool.release()
+            path = work.spool.path
+            if path not in self._failed:  # it is retried at every search
+                log.warning("lagloss: cannot recover spool %s yet: %s", path.name, error)
+            self._failed.add(path)
+            return False
+
+    def _let_go(self, work: _Work) -> None:
+        self._at_work.remove(work)
+        work.outlet.close()
+        work.spool.release()
 
 
 class SpoolRecovery:
-    """Recovery of one dead emitter's account.
+    """Recovery of one dead emitter's account: `send`, and once it is `closed_at_ms`, `close`.
 
     Args:
         path: its spool.
@@ -97,6 +125,7 @@ class SpoolRecovery:
     """
 
     def __init__(self, path: Path, identity: EmitterIdentity, outlet: Outlet, stopped: Callable[[], bool]) -> None:
+        self._found_ms = now_ms()
         self._path = path
         self._identity = identity
         self._outlet = outlet
@@ -111,16 +140,38 @@ class SpoolRecovery:
         """(observed until, oldest window changed) of flushes: epoch ms and s."""
         self._shipper: Shipper | None = None
 
-    def run(self) -> bool:
-        """Recover the spool. False if stopped before the broker had all of it."""
+    def send(self) -> bool:
+        """Send the unsent rest. False if stopped before the broker had all of it."""
         while self._outlet.partitions() is None:
             if self._stopped():
                 return False
             self._outlet.poll(POLL_S)
-        for log_file in sorted(self._path.glob("*.log")):
-            if not self._recover_file(log_file):
-                return False
-        return self._last is None or self._close()
+        return all(self._recover_file(log_file) for log_file in sorted(self._path.glob("*.log")))
+
+    @property
+    def closed_at_ms(self) -> int:
+        """When the emitter ended (epoch ms). If it died, that is the end of a window, for which it is expected to have
+        accounted, and has not.
+        """
+        if self._end is not None:
+            return self._end.closed_at_ms
+        if self._identity.resumes or self._last is None:
+            return self._last_ms
+        died_ms = min(self._found_ms, self._last_ms + UNSURE_MS)
+        return (died_ms // _WINDOW_MS + 1) * _WINDOW_MS
+
+    def close(self) -> bool:
+        """Close the account, after `send`. False if stopped before the broker had that report."""
+        if self._shipper is None:
+            return True  # it never flushed
+        lost = self._expected - self._restored
+        for key in lost:
+            self._account.forget(key)  # less of it is known than was reported
+        unsure = [key.window_start for key in lost]
+        if self._end is None and not self._identity.resumes:
+            unsure += [window for observed_ms, window in self._windows if observed_ms > self._last_ms - UNSURE_MS]
+        self._account.final_through = min([self._account.final_through, *unsure])
+        return self._shipper.report(closed_at_ms=self.closed_at_ms, until=self._until)
 
     def _recover_file(self, log_file: Path) -> bool:
         sent_file, base_file = log_file.with_suffix(".sent"), log_file.with_suffix(".base")
@@ -173,22 +224,6 @@ class SpoolRecovery:
         if windows:
             self._windows.append((stored.flush.observed_until_ms, min(windows)))
         return self._shipper
-
-    def _close(self) -> bool:
-        assert self._shipper is not None
-        lost = self._expected - self._restored
-        for key in lost:
-            self._account.forget(key)  # less of it is known than was reported
-        unsure = [key.window_start for key in lost]
-        if self._end is not None:
-            closed_at_ms = self._end.closed_at_ms
-        elif self._identity.resumes:
-            closed_at_ms = self._last_ms
-        else:
-            closed_at_ms = min(now_ms(), self._last_ms + UNSURE_MS)
-            unsure += [window for observed_ms, window in self._windows if observed_ms > self._last_ms - UNSURE_MS]
-        self._account.final_through = min([self._account.final_through, *unsure])
-        return self._shipper.report(closed_at_ms=closed_at_ms, until=self._until)
 
     def _until(self) -> float:
         return float("-inf") if self._stopped() else NEVER

@@ -119,7 +119,7 @@ def test_what_a_killed_process_had_flushed_arrives_once_and_its_successor_closes
     safe = max(safe, ended(process, signal.SIGKILL))
     assert not any(report.closed for report in reports_of(bootstrap, emitter))
     with Emitter("it-spool", "mid", bootstrap, spool=tmp_path) as successor:
-        wait_for(lambda: not list(tmp_path.glob(f"*{emitter.hex()}")), what="a settlement")
+        wait_for(lambda: not list(tmp_path.glob(f"*{emitter.hex()}")), 90, "the end of the window and a settlement")
         assert successor.flush()
     assert_settled(bootstrap, emitter, safe)
 

@@ -22,9 +22,10 @@ from lagloss.sdk.buffer import BeaconBuffer
 from lagloss.sdk.flush import Drain
 from lagloss.sdk.packing import BeaconReader, Packer
 from lagloss.sdk.shipper import EmitterIdentity, Shipper
+from lagloss.sdk.spool import recovery
 from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.journal import Head, frame, frames
-from lagloss.sdk.spool.recovery import REPORTS_SKIPPED, SpoolRecovery
+from lagloss.sdk.spool.recovery import REPORTS_SKIPPED, RecoveryThread, SpoolRecovery
 from lagloss.sdk.spool.spool import Spool
 from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report
 from tests.unit.lagloss.sdk.test_emitter_turns import wait_for
@@ -89,7 +90,9 @@ class Life:
 def settle(below: Path, log: MemoryOutlet) -> None:
     for found in SpoolDirectory.abandoned(below, "clicks", "mid"):
         identity = EmitterIdentity(*found.owner, "unknown", 0)
-        assert SpoolRecovery(found.path, identity, log, lambda: False).run()
+        settled = SpoolRecovery(found.path, identity, log, lambda: False)
+        assert settled.send()
+        assert settled.close()
         found.remove()
 
 
@@ -236,25 +239,68 @@ def test_frames_are_found_again_around_any_damage() -> None:
         assert whole == [n for n in range(5) if n != at // (len(data) // 5)]
 
 
-def test_the_closing_report_leaves_the_last_minute_unsure_but_not_where_the_host_observes_it_again(
-    tmp_path: Path,
+def test_the_closing_report_of_a_host_that_observes_again_claims_all(tmp_path: Path) -> None:
+    log = MemoryOutlet()
+    life = Life(tmp_path, log, resumes=True)
+    life.observe(3, windows_ago=2)
+    life.put()
+    life.die()
+    settle(tmp_path, log)
+    last = reports(log, life.identity.emitter)[-1]
+    assert last.seq > REPORTS_SKIPPED
+    assert (last.closed, last.sent_at, last.final_through) == (True, life.now_ms, life.now_ms // 1000)
+
+
+@pytest.mark.parametrize("is_quiet", [False, True])
+@given(last_s=st.integers(0, 119), found_after_s=st.integers(0, 300))
+def test_a_window_in_which_an_emitter_may_have_died_is_not_complete(
+    is_quiet: bool, last_s: int, found_after_s: int
 ) -> None:
-    for resumes in (False, True):
-        log = MemoryOutlet()
-        life = Life(tmp_path, log, resumes=resumes)
-        life.observe(3, windows_ago=2)
+    log, last_ms = MemoryOutlet(), (START_S + last_s) * 1000
+    with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recovery, "now_ms", lambda: last_ms + 1000 * found_after_s)
+        life = Life(Path(made), log)
+        if not is_quiet:
+            life.observe(3, windows_ago=2)
+        life.now_ms = last_ms - 1000
         life.put()
         life.ship()
         life.die()
-        settle(tmp_path, log)
-        last = reports(log, life.identity.emitter)[-1]
-        assert last.closed
-        assert last.seq > REPORTS_SKIPPED
-        if resumes:
-            assert (last.sent_at, last.final_through) == (life.now_ms, life.now_ms // 1000)
-        else:
-            assert last.final_through == START_S - 120
-            assert last.sent_at <= life.now_ms + 60_000
+        settle(Path(made), log)
+    last = reports(log, life.identity.emitter)[-1]
+    assert last.closed
+    died_s = (last_ms // 1000, last_ms // 1000 + min(60, found_after_s))
+    for start_s in range(START_S - 180, START_S + 360, 60):
+        may_have_died = start_s <= died_s[1] and died_s[0] < start_s + 60
+        is_incomplete = start_s + 60 <= last.sent_at // 1000 and last.final_through < start_s + 60
+        was_changed = not is_quiet and START_S - 120 <= start_s <= died_s[0]
+        assert is_incomplete == (may_have_died or was_changed), start_s
+
+
+def test_the_closing_report_waits_for_the_end_of_the_window_in_which_the_emitter_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, clock = MemoryOutlet(), [NOW_MS]
+    monkeypatch.setattr(recovery, "now_ms", lambda: clock[0])
+    lives = [Life(tmp_path, log), Life(tmp_path, log)]
+    for life in lives:
+        life.observe(3, windows_ago=0)
+        life.put()
+        life.die()
+    thread = RecoveryThread(tmp_path, lambda: log)
+    thread.start()
+    try:
+        wait_for(lambda: all(blocks_once(log, life.identity.emitter) for life in lives))
+        assert not any(reports(log, life.identity.emitter) for life in lives)
+    finally:
+        thread.stop()  # both spools are the next process's
+    thread.join(20)
+    clock[0] = (START_S + 180) * 1000
+    again = RecoveryThread(tmp_path, lambda: log)
+    again.start()
+    wait_for(lambda: not list(tmp_path.iterdir()))
+    again.stop()
+    assert all(reports(log, life.identity.emitter)[-1].closed for life in lives)
 
 
 def test_the_account_of_one_that_was_never_final_is_not_so_once_it_is_settled(tmp_path: Path) -> None:
