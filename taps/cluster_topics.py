@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import (
@@ -76,10 +77,16 @@ class TopicEnds(NamedTuple):
     by_ms: int
     asked_at: float
     offsets: Mapping[Key, int]
+    epochs: Mapping[Key, int] = MappingProxyType({})
+    """Of the leaders that said so, as far as they are known."""
 
     def show(self, topic: str, look: Look) -> bool:
-        """Return whether each partition of a topic ends where it did at a look."""
-        return all(self.offsets.get((topic, partition)) == log.end for partition, log in look.logs.items())
+        """Return whether each partition of a topic ends where it did at a look, and has the same leader."""
+        return all(
+            self.offsets.get((topic, partition)) == log.end
+            and self.epochs.get((topic, partition), log.epoch) == log.epoch
+            for partition, log in look.logs.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +153,12 @@ class ClusterTopics:
         requests = self._requests
         at_ms, asked_at = time.time_ns() // 1_000_000, time.monotonic()
         answers = self._watching.offsets_for_times(requests, timeout=ENDS_TIMEOUT_S) if requests else []
-        offsets = {
-            (answer.topic, answer.partition): answer.offset
-            for answer in answers
-            if answer.error is None and answer.offset >= 0
+        known = [answer for answer in answers if answer.error is None and answer.offset >= 0]
+        offsets = {(answer.topic, answer.partition): answer.offset for answer in known}
+        epochs = {
+            (answer.topic, answer.partition): answer.leader_epoch for answer in known if answer.leader_epoch is not None
         }
-        return TopicEnds(at_ms, time.time_ns() // 1_000_000, asked_at, offsets)
+        return TopicEnds(at_ms, time.time_ns() // 1_000_000, asked_at, offsets, epochs)
 
     def close(self) -> None:
         """Close what `ends` has opened."""
@@ -250,9 +257,7 @@ class ClusterTopics:
         for topic in partitions_by_topic.keys() - failed.keys():
             try:
                 logs = {
-                    partition: _log(
-                        *(self._answer(topic, futures[topic, partition], deadline).offset for futures in answers)
-                    )
+                    partition: _log(*(self._answer(topic, futures[topic, partition], deadline) for futures in answers))
                     for partition in partitions_by_topic[topic]
                 }
                 looks[topic] = Look(at_ms, logs, time.time_ns() // 1_000_000)
@@ -292,10 +297,11 @@ def _is_usable(result: SharedLook | _Failed, after: float, partitions: Iterable[
     return after < result.asked_at and now - result.asked_at <= TURN_S and result.look.logs.keys() >= set(partitions)
 
 
-def _log(end: int, stable_end: int, start: int) -> PartitionLog:
-    if min(end, stable_end, start) < 0:  # the client's sign of a leader that did not answer
+def _log(end: Any, stable_end: Any, start: Any) -> PartitionLog:
+    if min(end.offset, stable_end.offset, start.offset) < 0:  # the client's sign of a leader that did not answer
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    return PartitionLog(start, min(stable_end, end), end)
+    epoch = -1 if end.leader_epoch is None else end.leader_epoch
+    return PartitionLog(start.offset, min(stable_end.offset, end.offset), end.offset, epoch)
 
 
 def _or_raise(result: _Found | KafkaException) -> _Found:

@@ -77,6 +77,10 @@ class SharedConsumers:
                 self._deprive(next(iter(self._lent)))
             return self._free.pop()[0] if self._free else None
 
+    def fresh(self) -> Consumer:
+        """Return one that nobody shares, for whoever closes it."""
+        return Consumer(self._config)
+
     def give_back(self, borrower: Borrower, consumer: Consumer) -> None:
         """End a read. The consumer stays with the borrower until another one needs it."""
         with self._guard:

@@ -52,11 +52,13 @@ class EndMark(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
     """Offsets of a partition at one moment: the first that it holds, the end of what a committed reader can read, and
-    the end of all records, those of open transactions included."""
+    the end of all records, those of open transactions included. `epoch` is its leader's, which grows with each new
+    one; -1: unknown."""
 
     start: int
     stable_end: int
     end: int
+    epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,10 @@ class Look:
     @property
     def ends(self) -> dict[int, int]:
         return {partition: log.end for partition, log in self.logs.items()}
+
+    @property
+    def epochs(self) -> dict[int, int]:
+        return {partition: log.epoch for partition, log in self.logs.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,7 @@ class TapPlan:
         gone: number of offsets by partition that retention deleted before they were planned; 1 where the tap begins at
             an offset before which there may be records of its windows.
         positions: next offset to plan, by partition.
+        epochs: of the leaders in whose logs these are, by partition.
         until_ms: by partition, everything appended before was read (of a group: taken in).
         through_ms: everything observed before is in this plan or an earlier one.
         begins_ms: everything observed before is in an earlier plan.
@@ -134,6 +141,7 @@ class TapPlan:
     is_spread: bool = False
     replays: tuple[str, ...] = ()
     skipped: int = 0
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def sequence(self) -> int:
@@ -153,7 +161,7 @@ class TapPlan:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
         """Return the plan in a document."""
-        numbers = ("gone", "positions", "until_ms", "commits_at")
+        numbers = ("gone", "positions", "until_ms", "commits_at", "epochs")
         return cls(
             **{
                 **document,

@@ -27,6 +27,8 @@ from taps.records import UnreadableRecords
 
 HasNone = Callable[[int, int, int], bool]
 """Return whether a partition holds no record in [start, end), but markers of transactions at most."""
+WholeUntil = Callable[[int, int, int, int], int]
+"""`TopicReader.whole_until`."""
 IsRead = Callable[[], bool]
 """Return whether a reader of the topic has reported how far it is."""
 
@@ -83,10 +85,21 @@ def beginning(look: Look, starts: Mapping[int, int], proven: Collection[int]) ->
     return Beginning(positions, dict.fromkeys(doubtful, 1))
 
 
-def lost_tails(last: TapPlan, look: Look) -> dict[int, int]:
-    """Return by partition the end of a log that has become shorter than what was planned of it: an unclean election of
-    a leader has lost its tail, or the topic was created anew by a broker that gives topics no ids."""
-    return {partition: log.end for partition, log in look.logs.items() if log.end < last.positions.get(partition, 0)}
+def lost_tails(last: TapPlan, look: Look, whole_until: WholeUntil) -> dict[int, int]:
+    """Return by partition up to where a log is still what was planned of it, if that is not all: an unclean election of
+    a leader has lost its tail, or the topic was created anew by a broker that gives topics no ids.
+
+    The log may have grown beyond its old end since; `whole_until` is asked where it has another leader.
+    """
+    tails = {}
+    for partition, log in look.logs.items():
+        position, epoch = last.positions.get(partition, 0), last.epochs.get(partition, -1)
+        if log.end < position:
+            tails[partition] = log.end
+        elif log.start < position and 0 <= epoch < log.epoch:
+            whole = whole_until(partition, log.start, position, epoch)
+            tails |= {partition: whole} if whole < position else {}
+    return tails
 
 
 class Planner(Protocol):

@@ -195,7 +195,7 @@ class TapRunner(PlanRunner[TapPlan]):
         self._look = topic.look
         last = replace(last, is_spread=self._engine.is_spread)
         following = self._planner.plan(last, topic.look, commits, self._engine.limit)
-        following = replace(following, gone={**gone, **following.gone})
+        following = replace(following, gone={**gone, **following.gone}, epochs=topic.look.epochs)
         self._quiet = 0 if following.spans or following.gone else self._quiet + 1
         self._metrics.looked(self._tap, topic.look, following)
         return following
@@ -217,12 +217,12 @@ class TapRunner(PlanRunner[TapPlan]):
         newest = replace(still.of, at_ms=still.ends.at_ms, by_ms=still.ends.by_ms)
         commits = replace(QUIET, next=last.commits_at) if self._commits else None
         rested = self._planner.plan(last, newest, commits, self._engine.limit)
-        return replace(rested, number=last.number) if not rested.spans and not rested.gone else last
+        return replace(rested, number=last.number, epochs=last.epochs) if not rested.spans and not rested.gone else last
 
     def _resumed(self, last: TapPlan, topic: SharedLook) -> tuple[TapPlan, Mapping[int, int]]:
         """Return the last plan with positions in the topic as it is now, and what counts as gone by that."""
         begun = None
-        tails = lost_tails(last, topic.look)
+        tails = lost_tails(last, topic.look, self._reader.whole_until)
         if topic.topic_id != last.topic_id:
             begun = Beginning(ANEW, {}) if last.topic_id else self._begin(topic.look.logs)
             if last.topic_id:

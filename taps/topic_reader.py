@@ -205,6 +205,36 @@ class TopicReader:
             self._peeks.give_back(self._peek_keeps, consumer)
             self._peeks.leave(self._peek_keeps)
 
+    def whole_until(self, partition: int, start: int, position: int, epoch: int) -> int:
+        """Return up to which offset of [start, position] a partition is what it was under the leader of this epoch: a
+        later one may have lost its tail, and may have put other records there since."""
+        if self._is_whole(partition, position, epoch):
+            return position
+        while start < position - 1:  # the broker knows, and the client says it in the text of an error only
+            middle = (start + position) // 2
+            if self._is_whole(partition, middle, epoch):
+                start = middle
+            else:
+                position = middle
+        return start
+
+    def _is_whole(self, partition: int, offset: int, epoch: int) -> bool:
+        consumer = self._peeks.fresh()  # librdkafka compares epochs only where it has just learnt who leads
+        try:
+            consumer.assign([TopicPartition(self.topic, partition, offset, leader_epoch=epoch)])
+            deadline = time.monotonic() + TIMEOUT_S
+            while (left_s := deadline - time.monotonic()) > 0 and (message := consumer.poll(left_s)) is not None:
+                error = message.error()
+                if error is None or error.code() == KafkaError._PARTITION_EOF:
+                    return True
+                if error.code() == KafkaError._AUTO_OFFSET_RESET:  # from a tail that is lost
+                    return False
+                if not is_of_group(error):
+                    raise KafkaException(needs(error, "READ", f"topic {self.topic}"))
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        finally:
+            consumer.close()
+
     def read(self, spans: Sequence[OffsetSpan]) -> dict[int, SpanRecords]:
         """Return all records of these spans by partition. Raises KafkaException, as `pieces` does."""
         return dict(self.pieces(spans, piece_bytes=math.inf))

@@ -56,6 +56,8 @@ def main() -> int:
                     outcome = run(observer, Plan.draw(seed, names))
                     append_result(outcome, chosen.results)
                     is_well = not outcome.problems
+                    if not is_well:
+                        made.postgres.dump(folder / f"{seed}.sql")
                     failed += not is_well
                     took = f"{outcome.seconds:.0f} s, recovery {outcome.recovery_s:.0f} s"
                     print("ok" if is_well else "FAILED", seed, outcome.targets, took)

@@ -143,7 +143,7 @@ class Observer:
         try:
             with self.cluster.store.engine.connect() as connection:
                 rows = connection.execute(
-                    select(missing.c.pipeline, missing.c.message_id, missing.c.kind).where(
+                    select(missing.c.pipeline, missing.c.message_id, missing.c.id_hash, missing.c.kind).where(
                         missing.c.window_start >= from_s
                     )
                 ).all()
@@ -158,7 +158,10 @@ class Observer:
             return False
         now_s = time.time()
         for name, seen in self.seen.items():
-            seen.missing = {message or "": kind for its, message, kind in rows if its == name}
+            ledger = self.books[name].ledger
+            seen.missing = {
+                message or ledger.name_of(id_hash): kind for its, message, id_hash, kind in rows if its == name
+            }
             for message, kind in seen.missing.items():
                 if kind == "lost":
                     seen.said_lost.setdefault(message, now_s)
@@ -225,7 +228,9 @@ def run(observer: Observer, plan: Plan) -> Outcome:
                 time.sleep(LOOK_EVERY_S)
             if step.verb == "inflict" or not nemeses[step.nemesis].heals_last:
                 turn(nemeses[step.nemesis], step.verb)
-        for nemesis in nemeses:  # what waits for the rest of the cluster to work
+        order = list(NEMESES)
+        # what waits for the rest of the cluster to work, the last of them first: brokers come before what needs them
+        for nemesis in sorted(nemeses, key=lambda nemesis: order.index(nemesis.name), reverse=True):
             if nemesis.heals_last:
                 turn(nemesis, "heal")
         note("all is healed")

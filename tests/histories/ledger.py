@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
+from lagloss.wire.format import hash_id
 from tests.histories.traffic import WINDOW_S
 
 SENT: Final = "sent"
@@ -51,6 +54,11 @@ class Ledger:
         """Return the windows of the messages that were sent between these times, by whatever clock."""
         names = (name for name, sent_s in self.sent_s.items() if begin_s <= sent_s <= end_s)
         return {self.sent[name] // 1000 // WINDOW_S * WINDOW_S for name in names}
+
+    def name_of(self, id_hash: int) -> str:
+        """Return the id of a message that lagloss knows only by its hash, as the store has it."""
+        names = (name for name in self.sent if np.uint64(hash_id(name)).astype(np.int64) == id_hash)
+        return next(names, f"the id with hash {id_hash}")
 
     def lost(self) -> set[str]:
         """Return the messages that are in the pipeline for certain and have not reached its end."""

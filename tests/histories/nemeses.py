@@ -463,17 +463,21 @@ class Retention(Nemesis):
             self.cluster.programs[target].stop()
 
     def heal(self) -> None:
-        admin = self.cluster.admin
         wait(self.cluster.in_sync, 120, "all in sync", self.cluster)
+        wait(self._delete, 60, "the deletion", self.cluster)  # a leader may be so new that a broker does not know it
+        self.away.append((self._since, time.time()))
+        for target in self.targets:
+            self.cluster.programs[target].start()
+
+    def _delete(self) -> bool:
+        admin = self.cluster.admin
         partitions = admin.list_topics(BEACONS, timeout=10).topics[BEACONS].partitions
         places = [TopicPartition(BEACONS, partition) for partition in partitions]
         ends = admin.list_offsets({place: OffsetSpec.latest() for place in places})
         until = [TopicPartition(BEACONS, place.partition, end.result(20).offset) for place, end in ends.items()]
         for deleted in admin.delete_records(until).values():
             deleted.result(20)
-        self.away.append((self._since, time.time()))
-        for target in self.targets:
-            self.cluster.programs[target].start()
+        return True
 
 
 class UncleanElection(Nemesis):

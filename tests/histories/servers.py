@@ -116,6 +116,12 @@ class Postgres:
         _backup(self.primary).rename(_data(self.primary))
         program.start()
 
+    def dump(self, path: Path) -> None:
+        """Write the primary's tables to a file of SQL, for whoever looks into a failure."""
+        words = ("-h", self.primary.address, "-p", str(POSTGRES_PORT), "-U", "lagloss", "--inserts", "lagloss")
+        with path.open("wb") as file:
+            subprocess.run([self._bin / "pg_dump", *words], stdout=file, check=False, timeout=120)
+
     def promote(self) -> None:
         """Make the stand-by the primary: the promotion script of whoever runs the cluster."""
         self.ask(self.standby, "SELECT pg_promote()")

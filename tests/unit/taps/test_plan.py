@@ -97,5 +97,6 @@ def test_a_plan_survives_its_document() -> None:
         commits_at={3: 17},
         commits={2: (Mark(3, 30),)},
         void={1: Mark(1_000, 40)},
+        epochs={1: 3, 2: 0},
     )
     assert TapPlan.of(json.loads(json.dumps(plan.document()))) == plan

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taps.plan import Look, Mark, PartitionLog, TapPlan
-from taps.planner import ANEW, QUIET, REACH, GroupPlanner, NewCommits, TopicPlanner, beginning
+from taps.planner import ANEW, QUIET, REACH, GroupPlanner, NewCommits, TopicPlanner, beginning, lost_tails
 
 FIRST = TapPlan(0, 0, 8, 1 << 32, positions={0: 0, 1: 0})
 STEPS = st.lists(
@@ -154,3 +154,24 @@ def test_a_group_that_waits_for_nothing_but_markers_has_taken_all_in() -> None:
     logs = {0: PartitionLog(0, 6, 6), 1: PartitionLog(0, 0, 0)}
     level = planner.plan(FIRST, Look(10, logs), NewCommits(9, {0: 1}, {0: [Mark(5, 8)]}), 100)
     assert (level.until_ms, level.through_ms, level.positions[0]) == ({0: 10, 1: 10}, 9, 5)
+
+
+def test_a_lost_tail_is_seen_by_the_end_of_the_log_or_asked_for_once_it_has_another_leader() -> None:
+    asked = []
+
+    def whole_until(partition: int, start: int, position: int, epoch: int) -> int:
+        asked.append((partition, start, position, epoch))
+        return {3: 5, 4: 8}[partition]
+
+    positions = dict.fromkeys(range(6), 8)
+    last = replace(FIRST, positions=positions, epochs={0: 2, 1: 2, 2: -1, 3: 2, 4: 2})
+    logs = {
+        0: PartitionLog(0, 9, 9, 2),  # the same leader
+        1: PartitionLog(0, 7, 7, 3),  # shorter
+        2: PartitionLog(0, 9, 9, 3),  # of an older plan
+        3: PartitionLog(1, 9, 9, 3),
+        4: PartitionLog(0, 9, 9, 4),
+        5: PartitionLog(8, 9, 9, 4),
+    }
+    assert lost_tails(last, Look(20, logs), whole_until) == {1: 7, 3: 5}
+    assert asked == [(3, 1, 8, 2), (4, 0, 8, 2)]

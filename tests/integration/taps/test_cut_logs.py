@@ -1,0 +1,59 @@
+"""A partition whose tail is lost, as by an unclean election, and that has grown beyond its old end since."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from taps.plan import TapPlan
+from taps.planner import lost_tails
+from taps.topic_reader import TopicReader
+
+TOPIC = "cut"
+KEPT, LOST, NEW = 3, 9, 30
+
+
+def produce(broker: EmbeddedKafka, partition: int, records: int) -> None:
+    """Produce records one by one: each is a batch."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "log_level": 0})
+    for _ in range(records):
+        producer.produce(TOPIC, b"x", partition=partition)
+        assert producer.flush(20) == 0
+
+
+@pytest.mark.slow
+def test_a_log_that_was_cut_short_and_has_grown_since_is_noticed(tmp_path: Path) -> None:
+    with EmbeddedKafka(tmp_path / "kafka") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(20)
+        produce(broker, 0, KEPT)
+        produce(broker, 1, KEPT)
+        (log,) = (tmp_path / "kafka").rglob(f"{TOPIC}-1/00000000000000000000.log")
+        size = log.stat().st_size
+        produce(broker, 1, LOST)
+        reader = TopicReader(broker.bootstrap, TOPIC)
+        look = reader.newest().look
+        plan = TapPlan(1, look.at_ms, 8, 1 << 32, positions=look.ends, epochs=look.epochs)
+        assert plan.positions == {0: KEPT, 1: KEPT + LOST}
+        broker.stop()
+        with log.open("r+b") as file:
+            file.truncate(size)
+        for path in (*log.parent.glob("*.snapshot"), *(tmp_path / "kafka").rglob(".kafka_cleanshutdown")):
+            path.unlink()
+        broker.start()
+        produce(broker, 0, NEW)
+        produce(broker, 1, NEW)
+        look = reader.newest().look
+        assert look.ends == {0: KEPT + NEW, 1: KEPT + NEW}
+        assert lost_tails(plan, look, reader.whole_until) == {1: KEPT}
+        for position in range(KEPT + 2):
+            read = replace(plan, positions={1: position})
+            assert lost_tails(read, look, reader.whole_until) == ({1: KEPT} if position > KEPT else {})
+        following = replace(plan, positions={0: KEPT, 1: KEPT}, epochs=look.epochs)
+        assert lost_tails(following, look, reader.whole_until) == {}
+        reader.close()
