@@ -78,7 +78,7 @@ class SharedConsumers:
             return self._free.pop()[0] if self._free else None
 
     def fresh(self) -> Consumer:
-        """Return one that nobody shares, for whoever closes it."""
+        """Return one that is not shared; its caller closes it."""
         return Consumer(self._config)
 
     def give_back(self, borrower: Borrower, consumer: Consumer) -> None:

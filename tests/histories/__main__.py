@@ -11,11 +11,12 @@ import json
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from lagloss_server.ops.up import signals_interrupt
-from tests.histories.cluster import cluster, wait
+from tests.histories.cluster import Cluster, cluster, wait
 from tests.histories.history import RESULTS, Observer, Plan, append_result, run
 from tests.histories.nemeses import NEMESES
 from tests.histories.net import missing
@@ -40,30 +41,32 @@ def main() -> int:
     folder = chosen.folder or Path(tempfile.mkdtemp(prefix="lagloss-histories-"))
     folder.mkdir(exist_ok=True, parents=True)
     folder.chmod(0o755)
-    failed, begun = 0, 0
+    seeds, failed = deque(range(chosen.seed, chosen.seed + chosen.runs)), 0
     with signals_interrupt():
-        while begun < chosen.runs and time.monotonic() < until:
+        while seeds and time.monotonic() < until:
             with cluster(folder) as made:
                 print(f"logs and ledgers: {folder}", flush=True)
-                observer = Observer(made)
-                wait(lambda: 200 in (made.health("ag1"), made.health("ag2")), 240, "an aggregator", made)
-                is_well = True
-                while is_well and begun < chosen.runs and time.monotonic() < until:
-                    seed = chosen.seed + begun
-                    begun += 1
-                    next_at = time.monotonic() + chosen.every
-                    names = next_cell(_results(chosen.results), seed) if chosen.fill else chosen.nemesis
-                    outcome = run(observer, Plan.draw(seed, names))
-                    append_result(outcome, chosen.results)
-                    is_well = not outcome.problems
-                    if not is_well:
-                        made.postgres.dump(folder / f"{seed}.sql")
-                    failed += not is_well
-                    took = f"{outcome.seconds:.0f} s, recovery {outcome.recovery_s:.0f} s"
-                    print("ok" if is_well else "FAILED", seed, outcome.targets, took)
-                    print("" if is_well else outcome.text(), flush=True)
-                    wait(lambda due=next_at: time.monotonic() >= due, 2 * chosen.every, "the next", made)
+                failed += not _withstands(made, seeds, until, chosen)
     return 1 if failed else 0
+
+
+def _withstands(made: Cluster, seeds: deque[int], until: float, chosen: argparse.Namespace) -> bool:
+    """Run histories of these seeds on a cluster, until one fails; return whether none did."""
+    observer = Observer(made)
+    wait(lambda: 200 in (made.health("ag1"), made.health("ag2")), 240, "an aggregator", made)
+    while seeds and time.monotonic() < until:
+        seed, next_at = seeds.popleft(), time.monotonic() + chosen.every
+        names = next_cell(_results(chosen.results), seed) if chosen.fill else chosen.nemesis
+        outcome = run(observer, Plan.draw(seed, names))
+        append_result(outcome, chosen.results)
+        took = f"{outcome.seconds:.0f} s, recovery {outcome.recovery_s:.0f} s"
+        print("FAILED" if outcome.problems else "ok", seed, outcome.targets, took, flush=True)
+        if outcome.problems:
+            print(outcome.text(), flush=True)
+            made.postgres.dump(made.logs.with_name(f"{seed}.sql"))
+            return False
+        wait(lambda due=next_at: time.monotonic() >= due, 2 * chosen.every, "the next", made)  # type: ignore[misc]
+    return True
 
 
 def _results(path: Path) -> list[dict[str, Any]]:
