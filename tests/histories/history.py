@@ -260,7 +260,8 @@ def run(observer: Observer, plan: Plan) -> Outcome:
         observer.repeated |= {its for its, times in ids.items() if times > 1}
     for nemesis in nemeses:
         observer.forgotten += nemesis.forgotten
-        observer.away += nemesis.away
+        # what is deleted seals earlier windows, too; those of clocks that are behind come back to them
+        observer.away += [(0.0 if nemesis.seals else begin, end) for begin, end in nemesis.away]
     targets = [str(nemesis) for nemesis in nemeses]
     return Outcome(plan, targets, fresh, timeline, time.time() - began, time.time() - healed_s)
 

@@ -47,6 +47,8 @@ class Nemesis(ABC):
     """Whether programs on its targets may end by themselves."""
     lasts_s: ClassVar[tuple[float, float]] = (10.0, 45.0)
     """At least and at most, before it is healed."""
+    seals: ClassVar[bool] = False
+    """Whether it deletes beacons of any time before it."""
     heals_last: ClassVar[bool] = False
     """Whether its healing waits for what another fault may hold up: it comes last then, whatever the plan says."""
     patience_s = 0.0
@@ -392,6 +394,8 @@ class FailOver(Nemesis):
     def inflict(self) -> None:
         postgres = self.cluster.postgres
         began = time.time()
+        if _lag(self.cluster) < 0:
+            return  # there is no stand-by, since another one was promoted
         if self.holds_back:
             self._hold_back()
         with suppress(TimeoutError):
@@ -452,6 +456,7 @@ class Retention(Nemesis):
     """No aggregator runs, and the broker deletes beacons that none has read."""
 
     name = "retention"
+    seals = True
     heals_last = True
 
     def draw(self, random: Random) -> None:
