@@ -79,6 +79,16 @@ class Look:
         return {partition: log.epoch for partition, log in self.logs.items()}
 
 
+class Suspect(NamedTuple):
+    """A partition that has another leader than one of this epoch, in whose log offsets up to `position` were seen.
+    `start`: the first that it holds, `newest`: the epoch of its leader now."""
+
+    start: int
+    position: int
+    epoch: int
+    newest: int
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetSpan:
     """Offsets of a partition to read, [start, end), and the evidence of when their records were appended and, of a
@@ -162,6 +172,7 @@ class TapPlan:
     def of(cls, document: Mapping[str, Any]) -> Self:
         """Return the plan in a document."""
         numbers = ("gone", "positions", "until_ms", "commits_at", "epochs")
+        document = {"epochs": {}, **document}
         return cls(
             **{
                 **document,

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, TapPlan, has_gap, merged_commits, shared_out
+from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, Suspect, TapPlan, has_gap, merged_commits, shared_out
 from taps.records import UnreadableRecords
 
 HasNone = Callable[[int, int, int], bool]
 """Return whether a partition holds no record in [start, end), but markers of transactions at most."""
-WholeUntil = Callable[[int, int, int, int], int]
+WholeUntil = Callable[[Mapping[int, Suspect]], Mapping[int, int]]
 """`TopicReader.whole_until`."""
 IsRead = Callable[[], bool]
 """Return whether a reader of the topic has reported how far it is."""
@@ -85,21 +85,29 @@ def beginning(look: Look, starts: Mapping[int, int], proven: Collection[int]) ->
     return Beginning(positions, dict.fromkeys(doubtful, 1))
 
 
-def lost_tails(last: TapPlan, look: Look, whole_until: WholeUntil) -> dict[int, int]:
-    """Return by partition up to where a log is still what was planned of it, if that is not all: an unclean election of
-    a leader has lost its tail, or the topic was created anew by a broker that gives topics no ids.
+def lost_tails(last: TapPlan, look: Look, shown: Mapping[int, int], whole_until: WholeUntil) -> dict[int, int]:
+    """Return by partition up to where a log is still what was planned of it, or what a look has shown, if that is not
+    all: an unclean election of a leader has lost its tail, or the topic was created anew by a broker that gives topics
+    no ids.
 
-    The log may have grown beyond its old end since; `whole_until` is asked where it has another leader.
+    Args:
+        shown: the ends of the last look, as far as there was one.
+        whole_until: asked where a partition has another leader: it may have grown since.
     """
-    tails = {}
-    for partition, log in look.logs.items():
-        position, epoch = last.positions.get(partition, 0), last.epochs.get(partition, -1)
-        if log.end < position:
-            tails[partition] = log.end
-        elif log.start < position and 0 <= epoch < log.epoch:
-            whole = whole_until(partition, log.start, position, epoch)
-            tails |= {partition: whole} if whole < position else {}
-    return tails
+    known = {at: max(last.positions.get(at, 0), shown.get(at, 0)) for at in look.logs}
+    suspects = {
+        partition: Suspect(log.start, min(known[partition], log.end), last.epochs[partition], log.epoch)
+        for partition, log in look.logs.items()
+        if log.start < min(known[partition], log.end) and 0 <= last.epochs.get(partition, -1) < log.epoch
+    }
+    whole = {partition: log.end for partition, log in look.logs.items()}
+    whole |= whole_until(suspects) if suspects else {}
+    return {partition: end for partition, end in whole.items() if end < known[partition]}
+
+
+def newest_epochs(last: TapPlan, look: Look) -> dict[int, int]:
+    """Return the epochs of leaders that are known. One that is lower is of a leader that does not know of its end."""
+    return {partition: max(epoch, last.epochs.get(partition, -1)) for partition, epoch in look.epochs.items()}
 
 
 class Planner(Protocol):

@@ -18,7 +18,17 @@ from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import Look, TapPlan
 from taps.plan_runner import IDLE_REPORT_S, NOT_AT_ALL, PlanRunner
-from taps.planner import ANEW, QUIET, Beginning, GroupPlanner, Planner, TopicPlanner, beginning, lost_tails
+from taps.planner import (
+    ANEW,
+    QUIET,
+    Beginning,
+    GroupPlanner,
+    Planner,
+    TopicPlanner,
+    beginning,
+    lost_tails,
+    newest_epochs,
+)
 from taps.records import TapCounts
 from taps.store import NextPlan, NotOwned, TapStore
 from taps.topic_reader import TopicReader
@@ -195,7 +205,7 @@ class TapRunner(PlanRunner[TapPlan]):
         self._look = topic.look
         last = replace(last, is_spread=self._engine.is_spread)
         following = self._planner.plan(last, topic.look, commits, self._engine.limit)
-        following = replace(following, gone={**gone, **following.gone}, epochs=topic.look.epochs)
+        following = replace(following, gone={**gone, **following.gone}, epochs=newest_epochs(last, topic.look))
         self._quiet = 0 if following.spans or following.gone else self._quiet + 1
         self._metrics.looked(self._tap, topic.look, following)
         return following
@@ -221,15 +231,18 @@ class TapRunner(PlanRunner[TapPlan]):
 
     def _resumed(self, last: TapPlan, topic: SharedLook) -> tuple[TapPlan, Mapping[int, int]]:
         """Return the last plan with positions in the topic as it is now, and what counts as gone by that."""
-        begun = None
-        tails = lost_tails(last, topic.look, self._reader.whole_until)
+        begun, tails = None, {}
+        if topic.topic_id == last.topic_id:
+            shown = self._look.ends if self._look is not None else {}
+            tails = lost_tails(last, topic.look, shown, self._reader.whole_until)
         if topic.topic_id != last.topic_id:
             begun = Beginning(ANEW, {}) if last.topic_id else self._begin(topic.look.logs)
             if last.topic_id:
                 log.warning("topic recreated", tap=self._tap.source)
-            last = replace(last, topic_id=topic.topic_id, until_ms={}, commits={}, void={})
+            last = replace(last, topic_id=topic.topic_id, until_ms={}, commits={}, void={}, epochs={})
         elif tails:
-            begun = Beginning({**last.positions, **tails}, dict.fromkeys(tails, 1))
+            before = {partition: min(end, last.positions.get(partition, 0)) for partition, end in tails.items()}
+            begun = Beginning({**last.positions, **before}, dict.fromkeys(tails, 1))
             log.warning("topic truncated", tap=self._tap.source, ends=tails)
             last = replace(
                 last, commits={partition: marks for partition, marks in last.commits.items() if partition not in tails}

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from confluent_kafka import (
+    OFFSET_END,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaError,
@@ -26,7 +27,7 @@ from lagloss_server.extraction import BROKEN_HEADERS, Records
 from lagloss_server.extraction.spec import Headers
 from taps.cluster_topics import TIMEOUT_S, ClusterTopics, SharedLook, TopicIs
 from taps.consumers import SharedConsumers
-from taps.plan import Look, OffsetSpan
+from taps.plan import Look, OffsetSpan, Suspect
 from taps.records import SpanRecords
 
 STALLED_S: Final = 30.0
@@ -205,35 +206,58 @@ class TopicReader:
             self._peeks.give_back(self._peek_keeps, consumer)
             self._peeks.leave(self._peek_keeps)
 
-    def whole_until(self, partition: int, start: int, position: int, epoch: int) -> int:
-        """Return up to which offset of [start, position] a partition is what it was under the leader of this epoch: a
-        later one may have lost its tail, and may have put other records there since."""
-        if self._is_whole(partition, position, epoch):
-            return position
-        while start < position - 1:  # the broker knows, and the client says it in the text of an error only
-            middle = (start + position) // 2
-            if self._is_whole(partition, middle, epoch):
-                start = middle
-            else:
-                position = middle
-        return start
+    def whole_until(self, suspects: Mapping[int, Suspect]) -> dict[int, int]:
+        """Return up to which offset each partition is what it was: a later leader may have lost its tail, and may have
+        put other records there since.
 
-    def _is_whole(self, partition: int, offset: int, epoch: int) -> bool:
+        Raises:
+            KafkaException: the leader does not answer, or is not the newest.
+        """
+        whole: dict[int, int] = {}
+        bounds = {partition: (suspect.start, suspect.position + 1) for partition, suspect in suspects.items()}
+        asked = {partition: suspect.position for partition, suspect in suspects.items()}
+        while asked:  # up to where, the client says in the text of an error only
+            cut = self._are_cut(asked, suspects)
+            for partition, offset in asked.items():
+                low, high = bounds[partition]
+                bounds[partition] = (low, offset) if partition in cut else (offset, high)
+            whole |= {partition: low for partition, (low, high) in bounds.items() if low + 1 >= high}
+            asked = {partition: sum(bounds[partition]) // 2 for partition in suspects.keys() - whole.keys()}
+        return whole
+
+    def _are_cut(self, asked: Mapping[int, int], suspects: Mapping[int, Suspect]) -> set[int]:
+        """Return the partitions that are not whole up to these offsets."""
         consumer = self._peeks.fresh()  # librdkafka compares epochs only where it has just learnt who leads
+        cut, waiting = set(), set(asked)
         try:
-            consumer.assign([TopicPartition(self.topic, partition, offset, leader_epoch=epoch)])
+            consumer.assign(
+                [
+                    TopicPartition(self.topic, at, offset, leader_epoch=suspects[at].epoch)
+                    for at, offset in asked.items()
+                ]
+            )
             deadline = time.monotonic() + TIMEOUT_S
-            while (left_s := deadline - time.monotonic()) > 0 and (message := consumer.poll(left_s)) is not None:
-                error = message.error()
-                if error is None or error.code() == KafkaError._PARTITION_EOF:
-                    return True
-                if error.code() == KafkaError._AUTO_OFFSET_RESET:  # from a tail that is lost
-                    return False
-                if not is_of_group(error):
+            while waiting and (left_s := deadline - time.monotonic()) > 0:
+                message = consumer.poll(left_s)
+                error = None if message is None else message.error()
+                if message is None or (error is not None and is_of_group(error)):
+                    continue
+                partition = message.partition() or 0
+                if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    cut.add(partition)
+                elif error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(needs(error, "READ", f"topic {self.topic}"))
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                waiting.discard(partition)
+            if waiting:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            ends = [TopicPartition(self.topic, partition, OFFSET_END) for partition in asked]
+            for end in consumer.offsets_for_times(ends, timeout=TIMEOUT_S):
+                if end.leader_epoch is None or end.leader_epoch < suspects[end.partition].newest:
+                    raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
         finally:
             consumer.close()
+        starts = self.look(cut).logs if cut else {}  # what retention has deleted meanwhile is refused likewise
+        return {partition for partition in cut if starts[partition].start <= asked[partition]}
 
     def read(self, spans: Sequence[OffsetSpan]) -> dict[int, SpanRecords]:
         """Return all records of these spans by partition. Raises KafkaException, as `pieces` does."""

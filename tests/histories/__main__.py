@@ -65,7 +65,11 @@ def _withstands(made: Cluster, seeds: deque[int], until: float, chosen: argparse
             print(outcome.text(), flush=True)
             made.postgres.dump(made.logs.with_name(f"{seed}.sql"))
             return False
-        wait(lambda due=next_at: time.monotonic() >= due, 2 * chosen.every, "the next", made)  # type: ignore[misc]
+        while seeds and time.monotonic() < min(next_at, until):
+            if ended := made.tend():
+                print(f"FAILED after {seed}: {' '.join(ended)} ended by themselves", flush=True)
+                return False
+            time.sleep(1)
     return True
 
 

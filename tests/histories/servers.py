@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -120,7 +121,9 @@ class Postgres:
         """Write the primary's tables to a file of SQL, for whoever looks into a failure."""
         words = ("-h", self.primary.address, "-p", str(POSTGRES_PORT), "-U", "lagloss", "--inserts", "lagloss")
         with path.open("wb") as file:
-            subprocess.run([self._bin / "pg_dump", *words], stdout=file, check=False, timeout=120)
+            environment = {**os.environ, "PGCONNECT_TIMEOUT": "5"}
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run([self._bin / "pg_dump", *words], stdout=file, check=False, timeout=120, env=environment)
 
     def promote(self) -> None:
         """Make the stand-by the primary: the promotion script of whoever runs the cluster."""

@@ -3,7 +3,8 @@
 Flushed beacons arrive once, since their blocks keep emitter and seq. Beacons observed after the last flush are gone,
 and their windows are unknown: as for any emitter that falls silent, the windows that it was changing in its last
 minute, and those until a minute after, or until it was found dead, are left incomplete. Not so if it closed cleanly, or
-if its host observes again what was not acknowledged.
+if its host observes again what was not acknowledged: then the account is closed once that has had its time, since a
+closed emitter has no work in hand.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ log = logging.getLogger("lagloss")
 
 SEARCH_S: Final = 30.0
 """Seconds between two searches for spools of dead processes."""
+REDELIVERED_MS: Final = 90_000
+"""Time after which another process has what a dead one had in hand: twice Kafka's default `session.timeout.ms`."""
+LONGEST_S: Final = 130.0
+"""Longest wait for the end of an account, whatever the clock says."""
 UNSURE_MS: Final = 60_000
 """Span around its last flush in which an emitter's account is unsure: as long as noticing its silence would have
 taken."""
@@ -42,7 +47,6 @@ class _Work:
     """A spool in hand."""
 
     spool: SpoolDirectory
-    outlet: Outlet
     recovery: SpoolRecovery
 
 
@@ -60,8 +64,9 @@ class RecoveryThread(threading.Thread):
         self._node = node
         self._make_outlet = make_outlet
         self._stopped = threading.Event()
+        self._outlet: Outlet | None = None
         self._at_work: list[_Work] = []
-        """Spools that are being sent, or wait for `closed_at_ms`."""
+        """Spools that are being sent, or wait for the end of their accounts."""
         self._failed: set[Path] = set()
         """Spools that could not be recovered, and were logged so."""
 
@@ -71,52 +76,67 @@ class RecoveryThread(threading.Thread):
 
     def detach_after_fork(self) -> None:
         """Let go of the parent's spools in a forked child."""
+        if self._outlet is not None:
+            self._outlet.detach_after_fork()
         for work in self._at_work:
-            work.outlet.detach_after_fork()
             work.spool.release()
 
     def run(self) -> None:
         while not self._stopped.is_set():
             for spool in SpoolDirectory.abandoned(self._directory, self._pipeline, self._node):
                 self._send(spool)
-            for work in [work for work in self._at_work if work.recovery.closed_at_ms <= now_ms()]:
-                self._close(work)
-            dues_s = ((work.recovery.closed_at_ms - now_ms()) / 1000 for work in self._at_work)
-            self._stopped.wait(max(POLL_S, min(SEARCH_S, *dues_s)) if self._at_work else SEARCH_S)
+                self._close_those_due()
+            self._close_those_due()
+            if not self._at_work:
+                self._disconnect()
+            self._stopped.wait(min([SEARCH_S, *(max(POLL_S, work.recovery.due_in_s) for work in self._at_work)]))
         for work in [*self._at_work]:
             self._let_go(work)
+        self._disconnect()
 
     def _send(self, spool: SpoolDirectory) -> None:
-        outlet = self._make_outlet()
+        try:
+            outlet = self._outlet = self._outlet or self._make_outlet()
+        except Exception as error:
+            self._note(spool, error)
+            spool.release()
+            return
         identity = EmitterIdentity(*spool.owner, "unknown", 0)
-        work = _Work(spool, outlet, SpoolRecovery(spool.path, identity, outlet, self._stopped.is_set))
+        work = _Work(spool, SpoolRecovery(spool.path, identity, outlet, self._stopped.is_set))
         self._at_work.append(work)
         if not self._succeeds(work, work.recovery.send):
             self._let_go(work)
 
-    def _close(self, work: _Work) -> None:
-        if self._succeeds(work, work.recovery.close):
-            work.spool.remove()
-        self._let_go(work)
+    def _close_those_due(self) -> None:
+        for work in [work for work in self._at_work if work.recovery.due_in_s <= 0]:
+            if self._succeeds(work, work.recovery.close):
+                work.spool.remove()
+            self._let_go(work)
 
     def _succeeds(self, work: _Work, step: Callable[[], bool]) -> bool:
         try:
             return step()
         except Exception as error:
-            path = work.spool.path
-            if path not in self._failed:  # it is retried at every search
-                log.warning("lagloss: cannot recover spool %s yet: %s", path.name, error)
-            self._failed.add(path)
+            self._note(work.spool, error)
             return False
 
+    def _note(self, spool: SpoolDirectory, error: Exception) -> None:
+        if spool.path not in self._failed:  # it is retried at every search
+            log.warning("lagloss: cannot recover spool %s yet: %s", spool.path.name, error)
+        self._failed.add(spool.path)
+
     def _let_go(self, work: _Work) -> None:
-        self._at_work.remove(work)
-        work.outlet.close()
         work.spool.release()
+        self._at_work.remove(work)
+
+    def _disconnect(self) -> None:
+        outlet, self._outlet = self._outlet, None
+        if outlet is not None:
+            outlet.close()
 
 
 class SpoolRecovery:
-    """Recovery of one dead emitter's account: `send`, and once it is `closed_at_ms`, `close`.
+    """Recovery of one dead emitter's account: `send`, and once that is due, `close`.
 
     Args:
         path: its spool.
@@ -125,7 +145,7 @@ class SpoolRecovery:
     """
 
     def __init__(self, path: Path, identity: EmitterIdentity, outlet: Outlet, stopped: Callable[[], bool]) -> None:
-        self._found_ms = now_ms()
+        self._found_ms, self._found_at = now_ms(), time.monotonic()
         self._path = path
         self._identity = identity
         self._outlet = outlet
@@ -149,7 +169,16 @@ class SpoolRecovery:
         return all(self._recover_file(log_file) for log_file in sorted(self._path.glob("*.log")))
 
     @property
-    def closed_at_ms(self) -> int:
+    def due_in_s(self) -> float:
+        """For how long to wait, after `send`, before `close`: what it says is true then."""
+        if self._end is None and self._identity.resumes and self._last is not None:
+            due_ms = self._last_ms + REDELIVERED_MS
+        else:
+            due_ms = self._closed_at_ms
+        return min((due_ms - now_ms()) / 1000, self._found_at + LONGEST_S - time.monotonic())
+
+    @property
+    def _closed_at_ms(self) -> int:
         """When the emitter ended (epoch ms). If it died, that is the end of a window, for which it is expected to have
         accounted, and has not.
         """
@@ -157,7 +186,7 @@ class SpoolRecovery:
             return self._end.closed_at_ms
         if self._identity.resumes or self._last is None:
             return self._last_ms
-        died_ms = min(self._found_ms, self._last_ms + UNSURE_MS)
+        died_ms = max(self._last_ms, min(self._found_ms, self._last_ms + UNSURE_MS))
         return (died_ms // _WINDOW_MS + 1) * _WINDOW_MS
 
     def close(self) -> bool:
@@ -170,8 +199,9 @@ class SpoolRecovery:
         unsure = [key.window_start for key in lost]
         if self._end is None and not self._identity.resumes:
             unsure += [window for observed_ms, window in self._windows if observed_ms > self._last_ms - UNSURE_MS]
+            unsure.append(self._found_ms // _WINDOW_MS * WINDOW_S)  # earlier than its last, if the clock was set back
         self._account.final_through = min([self._account.final_through, *unsure])
-        return self._shipper.report(closed_at_ms=self.closed_at_ms, until=self._until)
+        return self._shipper.report(closed_at_ms=self._closed_at_ms, until=self._until)
 
     def _recover_file(self, log_file: Path) -> bool:
         sent_file, base_file = log_file.with_suffix(".sent"), log_file.with_suffix(".base")

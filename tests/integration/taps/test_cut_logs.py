@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
-from taps.plan import TapPlan
+from taps.plan import Look, Suspect, TapPlan
 from taps.planner import lost_tails
 from taps.topic_reader import TopicReader
 
@@ -50,10 +50,16 @@ def test_a_log_that_was_cut_short_and_has_grown_since_is_noticed(tmp_path: Path)
         produce(broker, 1, NEW)
         look = reader.newest().look
         assert look.ends == {0: KEPT + NEW, 1: KEPT + NEW}
-        assert lost_tails(plan, look, reader.whole_until) == {1: KEPT}
-        for position in range(KEPT + 2):
+        assert lost_tails(plan, look, {}, reader.whole_until) == {1: KEPT}
+        for position in range(KEPT + 3):
             read = replace(plan, positions={1: position})
-            assert lost_tails(read, look, reader.whole_until) == ({1: KEPT} if position > KEPT else {})
+            assert lost_tails(read, look, {}, reader.whole_until) == ({1: KEPT} if position > KEPT else {})
+            assert lost_tails(read, look, plan.positions, reader.whole_until) == {1: KEPT}
+        partly = Look(look.at_ms, {1: replace(look.logs[1], stable_end=KEPT + 2, end=KEPT + 2)})
+        assert lost_tails(plan, partly, {}, reader.whole_until) == {1: KEPT}
         following = replace(plan, positions={0: KEPT, 1: KEPT}, epochs=look.epochs)
-        assert lost_tails(following, look, reader.whole_until) == {}
+        assert lost_tails(following, look, {}, reader.whole_until) == {}
+        suspect = Suspect(0, KEPT, plan.epochs[1], look.epochs[1] + 1)
+        with pytest.raises(KafkaException):  # by a leader that is not the newest
+            reader.whole_until({1: suspect})
         reader.close()

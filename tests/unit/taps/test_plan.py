@@ -100,3 +100,10 @@ def test_a_plan_survives_its_document() -> None:
         epochs={1: 3, 2: 0},
     )
     assert TapPlan.of(json.loads(json.dumps(plan.document()))) == plan
+
+
+def test_a_plan_that_was_stored_without_epochs_is_read() -> None:
+    plan = TapPlan(7, 1_000, 8, 1 << 32, positions={1: 9})
+    document = plan.document()
+    del document["epochs"]
+    assert TapPlan.of(document) == plan

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taps.plan import Look, Mark, PartitionLog, TapPlan
-from taps.planner import ANEW, QUIET, REACH, GroupPlanner, NewCommits, TopicPlanner, beginning, lost_tails
+from taps.plan import Look, Mark, PartitionLog, Suspect, TapPlan
+from taps.planner import (
+    ANEW,
+    QUIET,
+    REACH,
+    GroupPlanner,
+    NewCommits,
+    TopicPlanner,
+    beginning,
+    lost_tails,
+    newest_epochs,
+)
 
 FIRST = TapPlan(0, 0, 8, 1 << 32, positions={0: 0, 1: 0})
 STEPS = st.lists(
@@ -156,22 +167,35 @@ def test_a_group_that_waits_for_nothing_but_markers_has_taken_all_in() -> None:
     assert (level.until_ms, level.through_ms, level.positions[0]) == ({0: 10, 1: 10}, 9, 5)
 
 
-def test_a_lost_tail_is_seen_by_the_end_of_the_log_or_asked_for_once_it_has_another_leader() -> None:
-    asked = []
+def test_a_lost_tail_is_seen_by_the_end_of_the_log_or_asked_for_where_it_has_another_leader() -> None:
+    asked: dict[int, Suspect] = {}
 
-    def whole_until(partition: int, start: int, position: int, epoch: int) -> int:
-        asked.append((partition, start, position, epoch))
-        return {3: 5, 4: 8}[partition]
+    def whole_until(suspects: Mapping[int, Suspect]) -> dict[int, int]:
+        asked.update(suspects)
+        return {1: 6, 3: 5, 4: 8, 6: 9}
 
-    positions = dict.fromkeys(range(6), 8)
-    last = replace(FIRST, positions=positions, epochs={0: 2, 1: 2, 2: -1, 3: 2, 4: 2})
+    positions = dict.fromkeys(range(8), 8)
+    last = replace(FIRST, positions=positions, epochs={0: 2, 1: 2, 2: -1, 3: 2, 4: 2, 6: 2, 7: 2})
     logs = {
         0: PartitionLog(0, 9, 9, 2),  # the same leader
-        1: PartitionLog(0, 7, 7, 3),  # shorter
+        1: PartitionLog(0, 7, 7, 3),  # shorter, and perhaps grown
         2: PartitionLog(0, 9, 9, 3),  # of an older plan
         3: PartitionLog(1, 9, 9, 3),
         4: PartitionLog(0, 9, 9, 4),
         5: PartitionLog(8, 9, 9, 4),
+        6: PartitionLog(0, 12, 12, 3),  # a look has shown more than was planned
+        7: PartitionLog(4, 7, 7, 2),  # shorter, by the same leader
     }
-    assert lost_tails(last, Look(20, logs), whole_until) == {1: 7, 3: 5}
-    assert asked == [(3, 1, 8, 2), (4, 0, 8, 2)]
+    assert lost_tails(last, Look(20, logs), {6: 10}, whole_until) == {1: 6, 3: 5, 6: 9, 7: 7}
+    assert asked == {
+        1: Suspect(0, 7, 2, 3),
+        3: Suspect(1, 8, 2, 3),
+        4: Suspect(0, 8, 2, 4),
+        6: Suspect(0, 10, 2, 3),
+    }
+
+
+def test_the_epoch_of_a_leader_that_does_not_know_of_its_end_is_not_taken() -> None:
+    last = replace(FIRST, epochs={0: 6, 1: 6, 2: 6})
+    logs = {0: PartitionLog(0, 1, 1, 5), 1: PartitionLog(0, 1, 1, -1), 2: PartitionLog(0, 1, 1, 7)}
+    assert newest_epochs(last, Look(20, logs)) == {0: 6, 1: 6, 2: 7}

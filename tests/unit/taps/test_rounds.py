@@ -59,7 +59,7 @@ class Reader:
     def __init__(self, topics: Topics, topic: str) -> None:
         self.topic, self._topics = topic, topics
 
-    def whole_until(self, *_: int) -> int:
+    def whole_until(self, _: object) -> dict[int, int]:
         raise AssertionError("no partition has another leader")
 
     def newest(self, after: float) -> SharedLook:
