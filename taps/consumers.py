@@ -78,8 +78,8 @@ class SharedConsumers:
             return self._free.pop()[0] if self._free else None
 
     def fresh(self) -> Consumer:
-        """Return one that is not shared; its caller closes it."""
-        return Consumer(self._config)
+        """Return one that is not shared, and also comes to where open transactions are; its caller closes it."""
+        return Consumer({**self._config, "isolation.level": "read_uncommitted"})
 
     def give_back(self, borrower: Borrower, consumer: Consumer) -> None:
         """End a read. The consumer stays with the borrower until another one needs it."""

@@ -244,9 +244,12 @@ class TapRunner(PlanRunner[TapPlan]):
             before = {partition: min(end, last.positions.get(partition, 0)) for partition, end in tails.items()}
             begun = Beginning({**last.positions, **before}, dict.fromkeys(tails, 1))
             log.warning("topic truncated", tap=self._tap.source, ends=tails)
-            last = replace(
-                last, commits={partition: marks for partition, marks in last.commits.items() if partition not in tails}
-            )
+            commits = {
+                partition: tuple(mark for mark in marks if mark.offset <= tails.get(partition, mark.offset))
+                for partition, marks in last.commits.items()
+            }
+            epochs = {partition: epoch for partition, epoch in last.epochs.items() if partition not in tails}
+            last = replace(last, commits=commits, epochs=epochs)
         if begun is None:
             return last, {}
         self._planner = self._new_planner()

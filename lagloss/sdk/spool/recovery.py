@@ -30,8 +30,8 @@ log = logging.getLogger("lagloss")
 
 SEARCH_S: Final = 30.0
 """Seconds between two searches for spools of dead processes."""
-REDELIVERED_MS: Final = 90_000
-"""Time after which another process has what a dead one had in hand: twice Kafka's default `session.timeout.ms`."""
+REDELIVERED_S: Final = 90.0
+"""Time in which a process takes in what a dead one had in hand: twice Kafka's default `session.timeout.ms`."""
 LONGEST_S: Final = 130.0
 """Longest wait for the end of an account, whatever the clock says."""
 UNSURE_MS: Final = 60_000
@@ -171,11 +171,10 @@ class SpoolRecovery:
     @property
     def due_in_s(self) -> float:
         """For how long to wait, after `send`, before `close`: what it says is true then."""
+        waited_s = time.monotonic() - self._found_at
         if self._end is None and self._identity.resumes and self._last is not None:
-            due_ms = self._last_ms + REDELIVERED_MS
-        else:
-            due_ms = self._closed_at_ms
-        return min((due_ms - now_ms()) / 1000, self._found_at + LONGEST_S - time.monotonic())
+            return REDELIVERED_S - waited_s  # since this process is there, whatever was before
+        return min((self._closed_at_ms - now_ms()) / 1000, LONGEST_S - waited_s)
 
     @property
     def _closed_at_ms(self) -> int:

@@ -46,8 +46,13 @@ def test_a_log_that_was_cut_short_and_has_grown_since_is_noticed(tmp_path: Path)
         for path in (*log.parent.glob("*.snapshot"), *(tmp_path / "kafka").rglob(".kafka_cleanshutdown")):
             path.unlink()
         broker.start()
+        transaction = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": TOPIC, "log_level": 0})
+        transaction.init_transactions(30)
+        transaction.begin_transaction()
+        transaction.produce(TOPIC, b"open", partition=1)
+        assert transaction.flush(20) == 0
         produce(broker, 0, NEW)
-        produce(broker, 1, NEW)
+        produce(broker, 1, NEW - 1)
         look = reader.newest().look
         assert look.ends == {0: KEPT + NEW, 1: KEPT + NEW}
         assert lost_tails(plan, look, {}, reader.whole_until) == {1: KEPT}

@@ -296,10 +296,12 @@ def test_the_closing_report_waits_for_the_end_of_the_window_or_until_work_in_han
     finally:
         thread.stop()  # both spools are the next process's
     thread.join(20)
-    clock[0] = (START_S + 180) * 1000
-    again = RecoveryThread(tmp_path, lambda: log)
+    clock[0] = (START_S + 3_600) * 1000
+    monkeypatch.setattr(recovery, "REDELIVERED_S", 2.0)
+    again, began = RecoveryThread(tmp_path, lambda: log), time.monotonic()
     again.start()
     wait_for(lambda: not list(tmp_path.iterdir()))
+    assert (time.monotonic() - began >= 2.0) == resumes  # others may have been away, too
     again.stop()
     assert all(reports(log, life.identity.emitter)[-1].closed for life in lives)
 
