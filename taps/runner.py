@@ -231,16 +231,16 @@ class TapRunner(PlanRunner[TapPlan]):
 
     def _resumed(self, last: TapPlan, topic: SharedLook) -> tuple[TapPlan, Mapping[int, int]]:
         """Return the last plan with positions in the topic as it is now, and what counts as gone by that."""
-        begun, tails = None, {}
-        if topic.topic_id == last.topic_id:
-            shown = self._look.ends if self._look is not None else {}
-            tails = lost_tails(last, topic.look, shown, self._reader.whole_until)
         if topic.topic_id != last.topic_id:
             begun = Beginning(ANEW, {}) if last.topic_id else self._begin(topic.look.logs)
             if last.topic_id:
                 log.warning("topic recreated", tap=self._tap.source)
             last = replace(last, topic_id=topic.topic_id, until_ms={}, commits={}, void={}, epochs={})
-        elif tails:
+        else:
+            shown = self._look.ends if self._look is not None else {}
+            tails = lost_tails(last, topic.look, shown, self._reader.whole_until)
+            if not tails:
+                return last, {}
             before = {partition: min(end, last.positions.get(partition, 0)) for partition, end in tails.items()}
             begun = Beginning({**last.positions, **before}, dict.fromkeys(tails, 1))
             log.warning("topic truncated", tap=self._tap.source, ends=tails)
@@ -250,8 +250,6 @@ class TapRunner(PlanRunner[TapPlan]):
             }
             epochs = {partition: epoch for partition, epoch in last.epochs.items() if partition not in tails}
             last = replace(last, commits=commits, epochs=epochs)
-        if begun is None:
-            return last, {}
         self._planner = self._new_planner()
         return replace(last, positions=begun.positions), begun.gone
 

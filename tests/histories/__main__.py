@@ -7,17 +7,15 @@ Results are appended to a file.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 from lagloss_server.ops.up import signals_interrupt
 from tests.histories.cluster import Cluster, cluster, wait
-from tests.histories.history import RESULTS, Observer, Plan, append_result, run
+from tests.histories.history import RESULTS, Observer, Plan, append_result, read_results, run
 from tests.histories.nemeses import NEMESES
 from tests.histories.net import missing
 from tests.histories.table import next_cell
@@ -56,7 +54,7 @@ def _withstands(made: Cluster, seeds: deque[int], until: float, chosen: argparse
     wait(lambda: 200 in (made.health("ag1"), made.health("ag2")), 240, "an aggregator", made)
     while seeds and time.monotonic() < until:
         seed, next_at = seeds.popleft(), time.monotonic() + chosen.every
-        names = next_cell(_results(chosen.results), seed) if chosen.fill else chosen.nemesis
+        names = next_cell(read_results(chosen.results), seed) if chosen.fill else chosen.nemesis
         outcome = run(observer, Plan.draw(seed, names))
         append_result(outcome, chosen.results)
         took = f"{outcome.seconds:.0f} s, recovery {outcome.recovery_s:.0f} s"
@@ -71,10 +69,6 @@ def _withstands(made: Cluster, seeds: deque[int], until: float, chosen: argparse
                 return False
             time.sleep(1)
     return True
-
-
-def _results(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 if __name__ == "__main__":

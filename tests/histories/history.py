@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
@@ -314,3 +314,7 @@ def _unwell(cluster: Cluster) -> Iterator[str]:
 def append_result(outcome: Outcome, path: Path = RESULTS) -> None:
     with path.open("a") as file:
         file.write(json.dumps(outcome.document()) + "\n")
+
+
+def read_results(path: Path = RESULTS) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -121,7 +121,7 @@ class Postgres:
         """Write the primary's tables to a file of SQL, for whoever looks into a failure."""
         words = ("-h", self.primary.address, "-p", str(POSTGRES_PORT), "-U", "lagloss", "--inserts", "lagloss")
         with path.open("wb") as file:
-            environment = {**os.environ, "PGCONNECT_TIMEOUT": "5"}
+            environment = {**foreign_environment(), "PGCONNECT_TIMEOUT": "5"}
             with suppress(subprocess.TimeoutExpired):
                 subprocess.run([self._bin / "pg_dump", *words], stdout=file, check=False, timeout=120, env=environment)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from tests.histories.history import RESULTS
+from tests.histories.history import read_results
 from tests.histories.nemeses import NEMESES
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
@@ -52,10 +51,9 @@ def next_cell(results: Iterable[dict[str, Any]], seed: int) -> tuple[str, ...]:
 
 def main() -> int:
     """Replace the table in the page."""
-    results = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(results, list(NEMESES))}\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n{table(read_results(), list(NEMESES))}\n{END}{after}")
     return 0
 
 
