@@ -27,11 +27,11 @@ BATCH: Final = 8
 """Messages that the JSON client posts at once."""
 _CONSUMER: Final = {
     "auto.offset.reset": "earliest",
-    "session.timeout.ms": 8_000,
-    "heartbeat.interval.ms": 2_000,
     "allow.auto.create.topics": False,
     "topic.metadata.refresh.interval.ms": 30_000,
 }
+_FAST_GROUP: Final = {"session.timeout.ms": 8_000, "heartbeat.interval.ms": 2_000}
+"""Of the services that are tapped; those with the SDK wait for librdkafka's 45 s after a kill."""
 # of a new partition, whoever sends learns first
 _PRODUCER: Final = {
     "topic.metadata.refresh.interval.ms": 3_000,
@@ -169,7 +169,7 @@ def _plain_sink(book: Book, bootstrap: str) -> None:
 def _batches(bootstrap: str, topic: str, group: str) -> Iterator[list[bytes]]:
     """Yield values of records, which are committed once the next are asked for."""
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, "log_level": 0}
-    consumer = Consumer({**settings, **_CONSUMER})
+    consumer = Consumer({**settings, **_CONSUMER, **_FAST_GROUP})
     consumer.subscribe([topic])
     while not stopping.is_set():
         records = [record for record in consumer.consume(50, 0.5) if record.error() is None]
