@@ -48,6 +48,14 @@ class Seen:
 
 
 @dataclass(frozen=True)
+class IncidentSeen:
+    """An incident as the store has it. While it is withheld, receivers are told no more of it."""
+
+    is_resolved: bool
+    is_withheld: bool = False
+
+
+@dataclass(frozen=True)
 class Excuses:
     """What the faults of a history excuse. `deaths`: when processes of a node were killed (epoch s).
 
@@ -181,26 +189,29 @@ def _wrong_reasons(pipeline: str, start_s: int, window: WindowSeen, excuses: Exc
 
 
 def wrong_pages(
-    incidents: Mapping[str, tuple[bool, float]],
+    incidents: Mapping[str, IncidentSeen],
     pages: Sequence[Page],
     excuses: Excuses,
     *,
     may_repeat: bool,
     repeated: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield what is wrong with pages. `incidents`: by id, whether it is resolved, and when it opened (epoch s).
+    """Yield what is wrong with pages. `incidents`: by id, read after `pages`: each page is of one that is there.
 
     `may_repeat`: an alerter or its way to receiver or database was disturbed: a message can come again, with its own
     id, since delivery is at least once. `repeated`: ids of messages that did so in an earlier history.
     """
     of_incident: defaultdict[str, list[Page]] = defaultdict(list)
+    messages: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     for page in pages:
         of_incident[page.incident].append(page)
-    for incident, (is_resolved, _) in incidents.items():
+        messages[page.id].add((page.incident, page.kind))
+    yield from (f"id {its} came with {len(them)} messages" for its, them in messages.items() if len(them) > 1)
+    for incident, seen in incidents.items():
         kinds = Counter(kind for _, kind in {(page.id, page.kind) for page in of_incident[incident]})
-        if kinds["opened"] != 1:
+        if kinds["opened"] > 1 or (kinds["opened"] == 0 and not seen.is_withheld):
             yield f"incident {incident} was paged {kinds['opened']} times"
-        if is_resolved and kinds["resolved"] == 0:
+        if seen.is_resolved and not seen.is_withheld and kinds["resolved"] == 0:
             yield f"incident {incident} is resolved, and nobody was told"
     for page, times in Counter((page.incident, page.kind, page.id) for page in pages).items():
         if times > 1 and not may_repeat and page[2] not in repeated:

@@ -22,6 +22,7 @@ from lagloss_server.store.schema.alerting import IncidentRow
 from lagloss_server.store.schema.core import MissingMessageRow, WindowRow, table_of
 from tests.histories.checker import (
     Excuses,
+    IncidentSeen,
     Seen,
     WindowSeen,
     false_losses,
@@ -182,12 +183,11 @@ class Observer:
         for name, seen in self.seen.items():
             yield from (f"{name}: {problem}" for problem in false_losses(self.books[name].ledger, seen))
 
-    def incidents(self) -> dict[str, tuple[bool, float]]:
-        """Return incidents of which receivers are told."""
+    def incidents(self) -> dict[str, IncidentSeen]:
         row = table_of(IncidentRow)
         with self.cluster.store.engine.connect() as connection:
-            rows = connection.execute(select(row.c.id, row.c.state, row.c.opened_at, row.c.withheld_kind)).all()
-        return {str(id_): (state == "resolved", at.timestamp()) for id_, state, at, withheld in rows if not withheld}
+            rows = connection.execute(select(row.c.id, row.c.state, row.c.withheld_kind)).all()
+        return {str(id_): IncidentSeen(state == "resolved", withheld is not None) for id_, state, withheld in rows}
 
 
 def run(observer: Observer, plan: Plan) -> Outcome:
@@ -273,6 +273,7 @@ def _problems(observer: Observer, users: Users, nemeses: Sequence[Nemesis], duri
         return ["the database does not answer"]
     excuses = _excuses(observer, nemeses)
     may_repeat, repeated = _may_repeat(nemeses), observer.repeated
+    pages = list(cluster.receiver.pages)
     try:
         incidents, actions = observer.incidents(), stored_actions(cluster.store)
     except SQLAlchemyError:
@@ -281,7 +282,7 @@ def _problems(observer: Observer, users: Users, nemeses: Sequence[Nemesis], duri
     for name in PIPELINES:
         ledger = observer.books[name].ledger
         problems += wrong_windows(name, ledger, observer.seen[name], sorted(ledger.windows_of(*during)), excuses)
-    problems += wrong_pages(incidents, list(cluster.receiver.pages), excuses, may_repeat=may_repeat, repeated=repeated)
+    problems += wrong_pages(incidents, pages, excuses, may_repeat=may_repeat, repeated=repeated)
     problems += forgotten_actions(dict(users.acknowledged), actions, excuses)
     problems += [f"{name} is not well" for name in _unwell(cluster)]
     return problems

@@ -446,9 +446,11 @@ class RestoredBackup(Nemesis):
             self._is_made = True
 
     def heal(self) -> None:
-        if self._is_made and self.cluster.postgres.primary is self._of:
-            self.cluster.postgres.restore()
-        self.forgotten.append((self._since - 2, time.time()))
+        try:
+            if self._is_made and self.cluster.postgres.primary is self._of:
+                self.cluster.postgres.restore()
+        finally:
+            self.forgotten.append((self._since - 2, time.time()))
         make_stand_by(self.cluster)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.histories.checker import (
     Excuses,
+    IncidentSeen,
     Seen,
     WindowSeen,
     false_losses,
@@ -167,7 +168,7 @@ def page(incident: str, kind: str, number: str) -> Page:
     return Page(number, incident, kind, START + 1.0)
 
 
-INCIDENTS = {"a": (True, START + 0.0), "b": (False, START + 0.0)}
+INCIDENTS = {"a": IncidentSeen(is_resolved=True), "b": IncidentSeen(is_resolved=False)}
 PAGES = [page("a", "opened", "1"), page("a", "resolved", "2"), page("b", "opened", "3")]
 
 
@@ -184,10 +185,19 @@ def test_each_incident_paged_once_is_right() -> None:
         [*PAGES, page("a", "opened", "4")],
         [*PAGES, PAGES[0]],
         [*PAGES, page("c", "opened", "5")],
+        [*PAGES, page("b", "updated", "1")],
     ],
 )
 def test_pages_that_are_missing_repeated_or_of_nothing_are_found(pages: list[Page]) -> None:
     assert list(wrong_pages(INCIDENTS, pages, Excuses(), may_repeat=False)) != []
+
+
+def test_an_incident_that_is_withheld_may_have_been_paged_once_before() -> None:
+    withheld = {**INCIDENTS, "c": IncidentSeen(is_resolved=False, is_withheld=True)}
+    opened = page("c", "opened", "5")
+    assert list(wrong_pages(withheld, PAGES, Excuses(), may_repeat=False)) == []
+    assert list(wrong_pages(withheld, [*PAGES, opened], Excuses(), may_repeat=False)) == []
+    assert list(wrong_pages(withheld, [*PAGES, opened, page("c", "opened", "6")], Excuses(), may_repeat=False)) != []
 
 
 def test_a_repeat_by_the_same_id_is_excused_where_an_alerter_was_disturbed_and_a_second_page_never() -> None:
