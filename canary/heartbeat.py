@@ -15,6 +15,7 @@ import structlog
 
 from canary.metrics import CanaryMetrics
 from canary.sender import PAUSED_S, boot_s
+from lagloss_server.net.http_answers import BOUNDED
 
 EVERY_S: Final = 60.0
 RETRY_S: Final = 10.0
@@ -59,7 +60,7 @@ class Heartbeat:
         self._ok_due_s = self._fail_due_s = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self._client = httpx2.Client(timeout=TIMEOUT_S, follow_redirects=True)
+        self._client = httpx2.Client(timeout=TIMEOUT_S, follow_redirects=True, event_hooks=BOUNDED)
 
     def start(self) -> None:
         if self._url or self._fail_url:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import structlog
+from authlib.integrations.httpx_client import AsyncOAuth2Client
 from authlib.integrations.starlette_client import OAuth, OAuthError, StarletteOAuth2App
 from httpx2 import HTTPError
 from itsdangerous import BadSignature, URLSafeTimedSerializer
@@ -26,6 +27,7 @@ from dashboard.login.sessions import Lifetime, SessionCookie, Sessions, cookie_n
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
 from lagloss_server.base.settings import Settings
+from lagloss_server.net.http_answers import keep_answer_async
 from lagloss_server.net.origins import origin_of
 from lagloss_server.net.problem_details import Problem
 
@@ -196,11 +198,24 @@ class ProviderError(Exception):
     """The provider is not the one that the settings name, or cannot sign as it has to."""
 
 
+class _BoundedClient(AsyncOAuth2Client):  # type: ignore[misc]  # without types
+    """Sends requests to the provider, whose answers have a limit. It is set here, since authlib takes options of a
+    client from the provider's metadata, too."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.event_hooks = {"response": [keep_answer_async]}
+
+
+class _BoundedApp(StarletteOAuth2App):  # type: ignore[misc]  # without types
+    client_cls = _BoundedClient
+
+
 def make_client(settings: Settings) -> Any:
     """Return the client; it asks the provider for nothing yet."""
     return OAuth().register(
         "lagloss",
-        client_cls=StarletteOAuth2App,
+        client_cls=_BoundedApp,
         client_id=settings.oidc_client_id,
         client_secret=settings.oidc_client_secret,
         server_metadata_url=settings.oidc_issuer.rstrip("/") + _METADATA,

@@ -5,6 +5,7 @@ pyiceberg is an extra: importing this raises IcebergMissing without it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from lagloss.errors import BadSetting, LaglossError
 from lagloss_server.base.database_url import PATIENCE
 from lagloss_server.base.errors import IcebergMissing, TableUnreadable
 from lagloss_server.model.tables import TableSpec
+from lagloss_server.net.http_answers import AnswerBody
 from lagloss_server.net.table_urls import refuse_cursor, unreadable, url_of, variable_of
 
 try:
@@ -31,6 +33,9 @@ except ModuleNotFoundError as error:
 
 TIMEOUT_S: Final = 30.0
 """Of each request to a REST catalog."""
+MAX_CATALOG_BYTES: Final = 64 * 1024 * 1024
+"""Of an answer of a REST catalog: that with a table has all snapshots of it, about 1,000 bytes each."""
+_PIECE_BYTES: Final = 64 * 1024
 SCHEMES: Final = ("http", "https", "thrift", "postgresql", "sqlite")
 _PREFIX: Final = "iceberg+"
 
@@ -40,11 +45,21 @@ _TIMES: Final = (*TIMESTAMPS, types.IntegerType, types.LongType, types.DoubleTyp
 
 
 class PatientRestCatalog(RestCatalog):
-    """A REST catalog whose requests end: pyiceberg's own wait without a limit."""
+    """A REST catalog whose requests end, and whose answers have a limit: pyiceberg's own have none."""
 
     def _config_headers(self, session: Any) -> None:
         super()._config_headers(session)
         session.request = partial(session.request, timeout=TIMEOUT_S)
+        session.hooks["response"].append(_keep_answer)
+
+
+def _keep_answer(answer: Any, **_options: Any) -> None:
+    """Read an answer as a hook of its session, which would read it without a limit. Raises httpx2.HTTPError."""
+    body = AnswerBody(math.inf, MAX_CATALOG_BYTES)
+    with answer:
+        for piece in answer.iter_content(_PIECE_BYTES):
+            body.add(piece)
+    answer._content = bytes(body)
 
 
 def catalog_properties(url: str, variable: str) -> dict[str, str]:

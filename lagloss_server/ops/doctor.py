@@ -30,6 +30,7 @@ from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.base.instances import find_running, read_endpoints
 from lagloss_server.base.settings import Settings
 from lagloss_server.net.health_server import LEASE
+from lagloss_server.net.http_answers import BOUNDED
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
 from lagloss_server.net.table_urls import own_database
 from lagloss_server.ops import disk, jars, machine
@@ -302,7 +303,8 @@ def _check_service(name: str, settings: Settings) -> Check:
     if not url:
         return Check(name, "warn", "unknown address", "start `lagloss up`, or set the LAGLOSS_…_URL of this service")
     try:
-        answer = httpx2.get(f"{url.rstrip('/')}/healthz", params={"exclude": LEASE}, timeout=TIMEOUT_S)
+        with httpx2.Client(timeout=TIMEOUT_S, event_hooks=BOUNDED) as client:
+            answer = client.get(f"{url.rstrip('/')}/healthz", params={"exclude": LEASE})
         good = answer.status_code == httpx2.codes.OK
         is_noted = SET_ASIDE.search(answer.text) is not None
         answer_text = f"{url} returned {answer.status_code}" + (f", {answer.text}" if is_noted or not good else "")

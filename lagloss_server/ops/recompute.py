@@ -10,6 +10,7 @@ import httpx2
 from lagloss_server.base.errors import NotEnoughData, ServerNotReady
 from lagloss_server.base.settings import Settings
 from lagloss_server.model.window import rfc3339
+from lagloss_server.net.http_answers import BOUNDED
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.store import Store
@@ -62,7 +63,8 @@ def check_aggregator(settings: Settings) -> None:
     if not settings.aggregator_url:
         return
     try:
-        httpx2.get(f"{settings.aggregator_url}/healthz", timeout=10)
+        with httpx2.Client(timeout=10, event_hooks=BOUNDED) as client:
+            client.get(f"{settings.aggregator_url}/healthz")
     except httpx2.HTTPError as error:
         log = settings.data_dir / "logs" / "aggregator.log"
         raise ServerNotReady(server="the aggregator", detail=str(error), log=log) from error

@@ -15,6 +15,7 @@ from typing import Final
 import httpx2
 
 from lagloss_server.base.errors import ServerNotReady
+from lagloss_server.net.http_answers import BOUNDED
 from lagloss_server.ops.processes import log_tail, python, spawn, terminate
 
 Say = Callable[[str], None]
@@ -147,7 +148,7 @@ class Service:
 def _client() -> httpx2.Client:
     """Return the client of all looks at health: one made for each look reads the machine's authorities anew, 40 ms of
     the processor several times a second."""
-    return httpx2.Client(limits=httpx2.Limits(max_keepalive_connections=0))
+    return httpx2.Client(limits=httpx2.Limits(max_keepalive_connections=0), event_hooks=BOUNDED)
 
 
 def _status(url: str, timeout_s: float) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 from canary.heartbeat import CLOCK_KNOWN_S, CLOCK_OFF_S, EVERY_S, RETRY_S, SILENT_S, VALID_S, Heartbeat
 from canary.metrics import CanaryMetrics
 from canary.sender import boot_s
+from lagloss_server.net.http_answers import MAX_ANSWER_BYTES
 from tests.fakes.http_receiver import HttpReceiver, Reply
 
 
@@ -182,3 +183,14 @@ def test_a_receiver_that_says_no_time_gets_a_heartbeat_now_and_then_by_a_clock_t
         beat.turn(now_s + minute * EVERY_S)
         beat.turn(now_s + minute * EVERY_S + 1.0)
     assert asked(receiver) == ["/ok", "/fail", "/ok", "/fail"]
+
+
+def test_a_receiver_whose_answer_is_past_the_limit_has_failed(receiver: HttpReceiver) -> None:
+    beat, now_s = heartbeat(receiver), boot_s()
+    receiver.replies = [Reply(200, b"x" * MAX_ANSWER_BYTES), Reply(200, b"x" * (MAX_ANSWER_BYTES + 1))]
+    for later_s in (0.0, EVERY_S, EVERY_S + RETRY_S):
+        beat.say("", now_s + later_s)
+        beat.turn(now_s + later_s)
+    assert asked(receiver) == ["/ok"] * 3
+    counts = [beat._metrics.heartbeats.labels("ok", outcome)._value.get() for outcome in ("sent", "failed")]
+    assert counts == [2, 1]

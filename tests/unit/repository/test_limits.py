@@ -549,6 +549,12 @@ ELSEWHERE: Final[dict[str, str]] = {
     ),
     "lagloss.sdk.spool.spool.MAX_BYTES": "test_a_spool_takes_what_memory_has_no_room_for_and_stops_at_its_size",
     "lagloss_server.net.schema_registry.TIMEOUT_S": "test_an_answer_has_so_many_bytes_at_most_and_so_much_time",
+    "lagloss_server.net.http_answers.ANSWER_S": "test_an_answer_that_is_kept_has_so_much_time",
+    "lagloss_server.net.iceberg_tables.MAX_CATALOG_BYTES": "test_answers_of_a_catalog_are_read_up_to_their_limit",
+    "alerting.delivery.transports.http.MAX_ANSWER_BYTES": "test_of_a_refusal_as_much_is_read_as_its_limit",
+    "alerting.delivery.transports.http.TIMEOUT_S": (
+        "test_an_answer_that_drips_ends_at_the_limit_for_the_whole_sending"
+    ),
     "lagloss_server.net.schema_registry.MAX_KNOWN_BYTES": "test_schemas_that_take_too_much_room_are_asked_for_again",
     "dashboard.login.local.PER_ADDRESS": "test_guesses_are_limited_by_address_and_by_name",
     "dashboard.login.local.PER_NAME": "test_guesses_are_limited_by_address_and_by_name",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from alerting.delivery.transports.dns_pinning import PinnedNetwork
-from alerting.delivery.transports.http import MAX_BODY_BYTES, HttpTarget
+from alerting.delivery.transports.http import MAX_ANSWER_BYTES, MAX_BODY_BYTES, HttpAnswer, HttpTarget
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.outcome import Refused, Sent, TryLater
 from tests.fakes.certificates import certificate, server_context
@@ -112,6 +112,21 @@ def test_a_redirect_is_refused_and_not_followed() -> None:
             error = assert_tells_no_secret(target(receiver.port).post(b"{}", {}))
             assert error.startswith(f"HTTP {status}: redirects are not followed")
     assert len(receiver.requests) == 2
+
+
+def test_of_a_refusal_as_much_is_read_as_its_limit() -> None:
+    read: list[str] = []
+
+    def meaning(answer: HttpAnswer) -> Refused:
+        read.append(answer.text)
+        return Refused("")
+
+    with HttpReceiver() as receiver:
+        receiver.replies = [Reply(403, b"x" * MAX_ANSWER_BYTES), Reply(403, b"x" * MAX_ANSWER_BYTES + b"y")]
+        for _ in range(2):
+            target(receiver.port).post(b"{}", {}, meaning=meaning)
+    assert len(read[0]) == MAX_ANSWER_BYTES > len(read[1])  # where it was cut, there may be half a secret
+    assert {*read[1]} == {"x"}
 
 
 def test_a_refusal_shows_what_was_said_without_the_secrets_in_it() -> None:
