@@ -126,7 +126,7 @@ class IcebergTable:
             if time.monotonic() - self._behind_since < BEHIND_S:
                 return None
         version = msgspec.structs.replace(version, at=max(version.at, before.at))
-        chunks = _Changes(table, SnapshotFiles(table, columns), before, since_ms).chunks()
+        chunks = _Changes(table, SnapshotFiles(table, self._spec, columns), before, since_ms).chunks()
         return _Scan(before, version, at_ms, chunks)
 
     def _load(self) -> Table:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.expressions import (
     AlwaysTrue,
     And,
@@ -28,6 +29,7 @@ from pyiceberg.expressions import (
     Reference,
 )
 from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowScan, _read_deletes
 from pyiceberg.manifest import (
     DataFile,
@@ -44,14 +46,19 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
+from lagloss_server.model.tables import TableSpec
 from lagloss_server.net.iceberg_tables import TIMESTAMPS
 from taps.kernel import UNSET_MS
 from taps.tables.arrow_rows import MAX_ROWS, comparable_ids, row_hashes
+from taps.tables.row_groups import unpacked_bytes
 
 MAX_REPLACED: Final = 10_000_000
 """Rows that a snapshot can replace and still be compared with what it added: 80 MB of their hashes."""
 
 ALL: Final[BooleanExpression] = AlwaysTrue()
+_POSITIONS: Final = {2147483546: "file_path", 2147483545: "pos"}
+"""Columns of a file of deletes by position, by their ids, as the format has them."""
+_FIELD_ID: Final = b"PARQUET:field_id"
 
 
 class TooManyReplaced(Exception):
@@ -65,8 +72,8 @@ class SnapshotFiles:
         columns: schema of id and event time.
     """
 
-    def __init__(self, table: Table, columns: Schema) -> None:
-        self._table, self._io = table, table.io
+    def __init__(self, table: Table, spec: TableSpec, columns: Schema) -> None:
+        self._table, self._io, self._spec = table, table.io, spec
         self._columns = columns
         self._event_time = columns.fields[-1]
         self._all_rows = ArrowScan(table.metadata, table.io, columns, ALL)
@@ -160,7 +167,7 @@ class SnapshotFiles:
         in batches of up to `MAX_ROWS`; without those at some positions."""
         scan = self._all_rows if wanted is ALL else ArrowScan(self._table.metadata, self._io, self._columns, wanted)
         marked = {} if without is None else {file.file_path: [pa.chunked_array([pa.array(without)])]}
-        for batch in scan._record_batches_from_scan_tasks_and_deletes([FileScanTask(file)], marked):
+        for batch in scanned(scan, FileScanTask(file), marked, self._spec):
             for start in range(0, batch.num_rows, MAX_ROWS):
                 yield batch.slice(start, MAX_ROWS)
 
@@ -178,7 +185,7 @@ class SnapshotFiles:
         deletes = {file.file_path: file for file in self._own_deletes(snapshot)}
         for delete in deletes.values():
             if delete.content == DataFileContent.POSITION_DELETES:
-                for path, positions in _read_deletes(self._io, delete).items():
+                for path, positions in deleted_positions(self._io, delete, self._spec).items():
                     marked[path].append(positions.to_numpy())
         for path, parts in marked.items():
             yield path, np.unique(np.concatenate(parts))
@@ -232,6 +239,36 @@ class SnapshotFiles:
         for manifest in self._manifests[1]:
             if manifest.content == content and manifest.added_snapshot_id == snapshot.snapshot_id:
                 yield from manifest.fetch_manifest_entry(self._io, discard_deleted=False)
+
+
+def scanned(
+    scan: ArrowScan, task: FileScanTask, marked: dict[str, list[pa.ChunkedArray]], spec: TableSpec
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a scan finds in a file, without the rows at marked positions. Raises TableUnreadable if a column is
+    too large (see `unpacked_bytes`)."""
+    schema = scan._table_metadata.schema()
+    read = {number: schema.find_column_name(number) for number in scan._projected_field_ids}
+    _check_columns(scan._io, task.file, spec, read)
+    yield from scan._record_batches_from_scan_tasks_and_deletes([task], marked)
+
+
+def deleted_positions(io: FileIO, file: DataFile, spec: TableSpec) -> dict[str, pa.ChunkedArray]:
+    """Return the positions that a file marks as deleted, by paths of data files. Raises TableUnreadable if a column is
+    too large."""
+    _check_columns(io, file, spec, _POSITIONS)
+    return _read_deletes(io, file)
+
+
+def _check_columns(io: FileIO, file: DataFile, spec: TableSpec, read: Mapping[int, str | None]) -> None:
+    """Raise TableUnreadable if a column that is read is too large; without an id, it is known by its name."""
+    if file.file_format != FileFormat.PARQUET:
+        return
+    with io.new_input(file.file_path).open() as content:
+        metadata = pq.read_metadata(content)
+    ids = {field.name: (field.metadata or {}).get(_FIELD_ID) for field in metadata.schema.to_arrow_schema()}
+    names = {name for name, id_ in ids.items() if (name in read.values() if id_ is None else int(id_) in read)}
+    for index in range(metadata.num_row_groups):
+        unpacked_bytes(metadata.row_group(index), names, spec, file.file_path)
 
 
 def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

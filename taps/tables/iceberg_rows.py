@@ -22,7 +22,7 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Reference,
 )
-from pyiceberg.io.pyarrow import ArrowScan, _read_deletes, schema_to_pyarrow
+from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -39,6 +39,7 @@ from lagloss_server.model.tables import TableSpec
 from lagloss_server.net.iceberg_tables import TIMESTAMPS
 from lagloss_server.net.table_urls import unreadable
 from taps.tables.arrow_rows import SCAN_S, WantedIds, id_values, typed_ids
+from taps.tables.iceberg_files import deleted_positions, scanned
 from taps.tables.reading import SeenRow
 
 MAX_DELETES: Final = 10_000_000
@@ -78,7 +79,7 @@ class SnapshotRows:
     def __init__(self, table: Table, spec: TableSpec, columns: Schema) -> None:
         self._table, self._io, self._spec = table, table.io, spec
         self._id, self._event_time = columns.fields[0], columns.fields[-1]
-        self._read_positions = lru_cache(maxsize=8)(lambda file: _read_deletes(self._io, file))
+        self._read_positions = lru_cache(maxsize=8)(lambda file: deleted_positions(self._io, file, spec))
         self._deadline = time.monotonic() + SCAN_S
 
     def missing(self, rows: Sequence[SeenRow]) -> frozenset[str]:
@@ -115,7 +116,7 @@ class SnapshotRows:
         wanted, matches = WantedIds(ids), []
         for task, sequence in self._tasks(snapshot, And(condition, self._bounds(ids))):
             partition = _partition_of(task.file)
-            for batch in scan._record_batches_from_scan_tasks_and_deletes([task], self._positions(task)):
+            for batch in scanned(scan, task, self._positions(task), self._spec):
                 self._check_time()
                 rows = batch.filter(wanted.are_in(batch.column(0)))
                 columns = {key: column.to_pylist() for key, column in zip(fields, rows.columns, strict=True)}
@@ -175,7 +176,7 @@ class SnapshotRows:
         schema = Schema(*(self._table.schema().find_field(key) for key in keys))
         scan = ArrowScan(self._table.metadata, self._io, schema, AlwaysTrue())
         deleted: set[tuple[Any, ...]] = set()
-        for batch in scan._record_batches_from_scan_tasks_and_deletes([FileScanTask(file)], {}):
+        for batch in scanned(scan, FileScanTask(file), {}, self._spec):
             self._check_time()
             deleted |= wanted.intersection(zip(*(column.to_pylist() for column in batch.columns), strict=True))
         return deleted

@@ -40,6 +40,7 @@ from lagloss_server.net.table_urls import unreadable
 from taps.kernel import UNSET_MS
 from taps.tables.arrow_rows import MAX_ROWS, SCAN_S, ArrowRows, PlacedBatch, WantedIds, id_values
 from taps.tables.reading import MissingRows, SeenRow, TableRead, TableVersion, closed_on_error
+from taps.tables.row_groups import unpacked_bytes
 
 INTERVAL_S: Final = 15.0
 """Between two looks, each of which lists the folder: a request for each 1,000 files."""
@@ -222,8 +223,9 @@ class ParquetFolder:
             check_columns(parquet, self._spec, file.key)
             bounds = wanted.bounds(parquet.schema_arrow.field(self._spec.id).type)
             for group in range(parquet.num_row_groups):
-                if _can_have(parquet.metadata.row_group(group), self._spec.id, bounds):
-                    at_once = _rows_at_once(parquet.metadata.row_group(group), [self._spec.id])
+                about = parquet.metadata.row_group(group)
+                if _can_have(about, self._spec.id, bounds):
+                    at_once = _rows_at_once(about, unpacked_bytes(about, [self._spec.id], self._spec, file.key))
                     for batch in parquet.iter_batches(at_once, row_groups=[group], columns=[self._spec.id]):
                         column = batch.column(0)
                         present.update(map(str, id_values(column.filter(wanted.are_in(column)))))
@@ -246,7 +248,7 @@ class ParquetFolder:
                     if end + about.num_rows <= skipped or _is_before(about, self._spec.event_time, since_ms):
                         end += about.num_rows
                         continue
-                    at_once = _rows_at_once(about, names)
+                    at_once = _rows_at_once(about, unpacked_bytes(about, names, self._spec, file.key))
                     for batch in parquet.iter_batches(at_once, row_groups=[group], columns=names):
                         end += batch.num_rows
                         if end > skipped:
@@ -305,10 +307,9 @@ def _age(file: ParquetFile) -> tuple[int, str]:
     return file.modified_ms, file.key
 
 
-def _rows_at_once(about: pq.RowGroupMetaData, names: Collection[str]) -> int:
-    """Return how many rows of a row group to read at a time: `MAX_ROWS`, or as many as have about `READ_BYTES`."""
-    columns = (about.column(index) for index in range(about.num_columns))
-    size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema in names)
+def _rows_at_once(about: pq.RowGroupMetaData, size: int) -> int:
+    """Return how many rows of a row group, which has this size, to read at a time: `MAX_ROWS`, or as many as have about
+    `READ_BYTES`."""
     return max(1, min(MAX_ROWS, int(READ_BYTES * about.num_rows // max(1, size))))
 
 

@@ -581,6 +581,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "lagloss_server.net.parquet_folders.MAX_FILES": (
         "test_a_folder_has_so_many_files_at_most_and_others_of_its_objects_do_not_count"
     ),
+    "taps.tables.row_groups.MAX_COLUMN_BYTES": "test_a_column_that_unpacks_to_more_than_its_limit_is_not_read",
     "aggregator.consumer_lag.watch.MAX_GROUPS": (
         "test_of_more_groups_than_a_round_reads_those_that_definitions_name_are_among_them"
     ),

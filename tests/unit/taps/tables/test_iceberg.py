@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import LongType, StringType, TimestamptzType
 
 from lagloss_server.base.errors import TableUnreadable
 from lagloss_server.model.tables import TableSpec
-from taps.tables import iceberg, iceberg_files
+from taps.tables import iceberg, iceberg_files, row_groups
 from taps.tables.iceberg import IcebergTable
+from taps.tables.reading import SeenRow
 from tests.support.lakes import SCHEMA, Lake, LakeTable, lake_on_disk, now_us, orders
 from tests.support.tapped_tables import Reading
 
@@ -484,3 +486,47 @@ def test_no_secret_of_the_url_is_in_an_error(table: LakeTable, monkeypatch: pyte
 def test_a_table_s_spec_has_three_names_where_a_namespace_has_two() -> None:
     spec = TableSpec(database="lake", table="raw.eu.orders", id="id", event_time="at")
     assert spec.parts == ("raw", "eu", "orders")
+
+
+@pytest.mark.parametrize("id_", ["id", "key"], ids=["", "that was renamed"])
+def test_a_column_that_unpacks_to_more_than_its_limit_is_not_read(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, id_: str
+) -> None:
+    table = lake.table(schema=SCHEMA.set(0, pa.field(id_, pa.string())), **{"format-version": "2"})
+    rows = orders(["x" * 3_000]).rename_columns([id_, "at", "state"])
+    table.commit(table.write(rows.set_column(2, "state", pa.array(["x" * 5_000]))))
+    if id_ != "id":
+        with table.table.update_schema() as schema:
+            schema.rename_column(id_, "id")
+    (file,) = table.files()
+    size = pq.read_metadata(file.file_path.removeprefix("file://")).row_group(0).column(0).total_uncompressed_size
+    gone = "x" * 2_999  # within the bounds of the ids
+    lost = [SeenRow(0, gone, now_ms())]
+    monkeypatch.setattr(row_groups, "MAX_COLUMN_BYTES", size)
+    assert len(reading(table).read()) == 1
+    assert IcebergTable(table.spec).missing(lost).ids == {gone}
+    monkeypatch.setattr(row_groups, "MAX_COLUMN_BYTES", size - 1)
+    problem = f"expected up to {size - 1:,} bytes of {id_} in a row group, found {size:,} in {file.file_path}"
+    for look in (reading(table).read, lambda: IcebergTable(table.spec).missing(lost)):
+        with pytest.raises(TableUnreadable, match=problem):
+            look()
+
+
+def test_marks_of_deleted_rows_that_unpack_to_more_than_their_limit_are_not_read(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lake.table(**{"format-version": "2"})
+    table.append("a", "b")
+    (file,) = table.files()
+    marks = table.write_position_deletes(file, 0)
+    table.commit_delta([], [marks])
+    group = pq.read_metadata(marks.file_path.removeprefix("file://")).row_group(0)
+    size = max(group.column(index).total_uncompressed_size for index in (0, 1))
+    seen = [SeenRow(0, id_, now_ms()) for id_ in "ab"]
+    monkeypatch.setattr(row_groups, "MAX_COLUMN_BYTES", size)
+    assert IcebergTable(table.spec).missing(seen).ids == {"a"}
+    monkeypatch.setattr(row_groups, "MAX_COLUMN_BYTES", size - 1)
+    with pytest.raises(
+        TableUnreadable, match=f"bytes of file_path in a row group, found {size:,} in {marks.file_path}"
+    ):
+        IcebergTable(table.spec).missing(seen)

@@ -17,7 +17,7 @@ from lagloss_server.base.errors import TableUnreadable
 from lagloss_server.model.tables import TableSpec
 from lagloss_server.net import parquet_folders
 from lagloss_server.net.table_urls import variable_of
-from taps.tables import parquet
+from taps.tables import parquet, row_groups
 from taps.tables.parquet import ParquetFolder
 from taps.tables.reading import SeenRow
 
@@ -50,9 +50,9 @@ class ObjectsInMemory:
         """Hold nothing."""
 
 
-def file_of(ids: Sequence[str]) -> bytes:
+def file_of(ids: Sequence[str], **options: Any) -> bytes:
     content = io.BytesIO()
-    pq.write_table(pa.table({"id": ids, "at": ["x" * 300] * len(ids)}), content, use_dictionary=False)
+    pq.write_table(pa.table({"id": ids, "at": ["x" * 300] * len(ids)}), content, **{"use_dictionary": False, **options})
     return content.getvalue()
 
 
@@ -95,3 +95,26 @@ def test_of_large_rows_few_are_held_at_a_time_and_a_plan_gets_no_long_texts(monk
     assert [document["id"] for document in documents] == [*(id_[:256] for id_ in ids), "short"]
     assert {document["eventTime"] for document in documents} == {"x" * 256}
     assert folder.missing([SeenRow(0, id_, 0) for id_ in ("short", "gone")]).ids == {"gone"}
+
+
+@pytest.mark.parametrize("column", ["id", "at"])
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_a_column_that_unpacks_to_more_than_its_limit_is_not_read(
+    column: str, use_dictionary: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long_id = "x" * (1 << 20 if column == "id" else 1)
+    file = file_of([long_id], use_dictionary=use_dictionary, compression="zstd", dictionary_pagesize_limit=1 << 30)
+    assert len(file) < 20_000
+    group = pq.ParquetFile(io.BytesIO(file)).metadata.row_group(0)
+    (size,) = (group.column(at).total_uncompressed_size for at in (0, 1) if group.column(at).path_in_schema == column)
+    looks = [lambda folder: folder.read({}, 0).rows]
+    if column == "id":
+        looks.append(lambda folder: folder.missing([SeenRow(0, "gone", 0)]).ids)
+    monkeypatch.setattr(row_groups, "MAX_COLUMN_BYTES", size)
+    for look in looks:
+        assert len(look(folder_with({"a.parquet": file}, monkeypatch))) == 1
+    monkeypatch.setattr(row_groups, "MAX_COLUMN_BYTES", size - 1)
+    problem = f"expected up to {size - 1:,} bytes of {column} in a row group, found {size:,} in raw/orders/a.parquet"
+    for look in looks:
+        with pytest.raises(TableUnreadable, match=problem):
+            look(folder_with({"a.parquet": file}, monkeypatch))
