@@ -31,6 +31,8 @@ from lagloss_server.store.store import Store
 
 STATEMENT_TIMEOUT: Final = "120s"
 """For a read of all pipelines, the longest statement."""
+TRANSACTION_IDLE: Final = "10s"
+"""So long at most the locks of an alerter that is paused or cut off hold up its successor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ def build(settings: Settings) -> AlertingSetup:
     database_url = settings.require_database()
     file = with_canary(load_alerting(settings), settings.canary_url if settings.canary == "on" else "")
     transports = {receiver.name: build_transport(receiver.kind, receiver.config) for receiver in file.receivers}
-    store = Store(database_url, statement_timeout=STATEMENT_TIMEOUT)
+    session = {"statement_timeout": STATEMENT_TIMEOUT, "idle_in_transaction_session_timeout": TRANSACTION_IDLE}
+    store = Store(database_url, **session)
     metrics, lead = AlertingMetrics(), HeldLead()
     evaluator = Evaluator(
         store,

@@ -15,16 +15,16 @@ from typing import Final
 
 import psycopg
 import structlog
-from sqlalchemy.exc import InterfaceError, OperationalError
 
 from lagloss_server.store.engine import ALERTS_CHANNEL, WINDOWS_CHANNEL
+from lagloss_server.store.engine import AWAY as ENGINE_AWAY
 from lagloss_server.store.ownership import ALERTING, Lease, OwnerSession
 
 TRY_S: Final = 1.0
 LOST_AFTER_S: Final = 8.0
 """With the time to notice and to read all windows, a takeover ends within 15 s."""
 
-AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, OperationalError, InterfaceError)
+AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, *ENGINE_AWAY)
 """Errors raised when the database is down, or has ended our connection; the alerter tries again."""
 _LONGEST_PAUSE_S: Final = 10.0
 

@@ -42,22 +42,25 @@ _NEXT: Final = text(
     f"""
     id = ANY(ARRAY(
       WITH free AS (
-        SELECT id, group_key, next_attempt_at FROM outbox AS due
+        SELECT id FROM outbox AS due
         WHERE receiver = :receiver AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
           AND {_IS_FIRST}
         ORDER BY next_attempt_at, id LIMIT 1000),
-      wanted AS (
-        SELECT id FROM free WHERE group_key = (SELECT group_key FROM free ORDER BY next_attempt_at, id LIMIT 1)
-        ORDER BY next_attempt_at, id LIMIT :at_most)
       -- the conditions once more, under the lock: another sender may have claimed it meanwhile
+      unlocked AS (
+        SELECT group_key FROM outbox
+        WHERE id = ANY(ARRAY(SELECT id FROM free)) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
+        ORDER BY next_attempt_at, id LIMIT 1 FOR UPDATE SKIP LOCKED)
       SELECT id FROM outbox
-      WHERE id = ANY(ARRAY(SELECT id FROM wanted)) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
-      FOR UPDATE SKIP LOCKED))
+      WHERE id = ANY(ARRAY(SELECT id FROM free)) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
+        AND group_key = (SELECT group_key FROM unlocked)
+      ORDER BY next_attempt_at, id LIMIT :at_most FOR UPDATE SKIP LOCKED))
     AND EXISTS (SELECT FROM lease WHERE work = :lead AND owner = :owner)
     """
 )
-"""Condition of the messages that are due first, of one group, while the session that asks leads. No more are looked at
-than a group can have many times over; the others are claimed by the next statement."""
+"""Condition of the messages that are due first, of one group, while the session that asks leads: those that no other
+transaction holds. No more are looked at than a group can have many times over; the others are claimed by the next
+statement."""
 _FALLBACK: Final = text(
     """
     INSERT INTO outbox (receiver, incident_id, action, change, group_key, body)

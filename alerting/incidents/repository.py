@@ -55,7 +55,6 @@ def lock(connection: Connection, pipeline: str, lead: Lease | None = None) -> da
     Raises:
         NotLeading: the `lead` is no longer held. What was assessed before may be older than what its successor wrote.
     """
-    connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10s'"))
     take_turn(connection, pipeline)
     if lead is not None and not lead.is_held(connection):
         raise NotLeading("another alerter is the leader")

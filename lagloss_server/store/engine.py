@@ -18,8 +18,9 @@ ALERTS_CHANNEL = "lagloss_alerts"
 """NOTIFY channel: an incident was acknowledged, a silence set, or a test requested."""
 
 AWAY: Final = (OperationalError, InterfaceError, InternalError, TimeoutError)
-"""Errors of a database that does not answer now and can later. InternalError: it is a standby; TimeoutError: no
-connection of the pool was free in time. Any other, such as of a value that it cannot hold, recurs with the query."""
+"""Errors of a database that does not answer now and can later. InternalError: it is a standby, or has
+ended a transaction that idled; TimeoutError: no connection of the pool was free in time. Any other, such as of a value
+that it cannot hold, recurs with the query."""
 _DATA_EXCEPTION: Final = "22"
 """Class of the error codes for values that their type does not allow."""
 

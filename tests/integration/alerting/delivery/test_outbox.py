@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 from sqlalchemy import text, update
 
+from alerting import assembly
 from alerting.incidents import outbox
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification_plan import NotificationPolicy
 from alerting.incidents.notifier import Notifier
 from alerting.incidents.outbox import ClaimedMessages, Outbox
+from alerting.incidents.repository import take_turn
 from alerting.incidents.routing import ReceiverRoute
+from alerting.leader_election import AWAY
+from lagloss_server.base.settings import Settings
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Refused, Sent, TryLater
 from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
@@ -88,6 +93,34 @@ def test_while_one_message_is_claimed_the_claim_leaves_all_others_free(store: St
         with store.engine.begin() as other:
             locked = other.execute(text("SELECT id FROM outbox FOR UPDATE SKIP LOCKED")).scalars().all()
     assert locked == [free]
+
+
+def test_a_message_that_a_paused_alerter_holds_keeps_no_other_from_being_claimed(store: Store) -> None:
+    first, second, third = queue_tests(store, ["a", "b", "a"])
+    hook = Outbox(store.engine, "hook", None)
+    with store.engine.begin() as paused:
+        assert hook.claim_in(paused, LEADER, CLAIM_S, 1) is not None
+        assert claim(store, at_most=1).ids == [second]
+        assert claim(store).ids == [third]
+        assert hook.claim(LEADER, CLAIM_S, 50) is None
+        paused.rollback()
+    assert claim(store).ids == [first]
+
+
+def test_an_alerter_that_is_paused_within_a_transaction_loses_it_with_its_locks(
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [message] = queue_tests(store, ["a"])
+    monkeypatch.setattr(assembly, "TRANSACTION_IDLE", "200ms")
+    with closing(assembly.build(Settings(database_url=database_url))) as setup, setup.store.engine.connect() as paused:
+        hook = Outbox(setup.store.engine, "hook", None)
+        assert hook.claim_in(paused, LEADER, CLAIM_S, 1) is not None
+        take_turn(paused, "chain")
+        with store.engine.begin() as successor:
+            take_turn(successor, "chain")  # waits for the end of the other's transaction
+        assert claim(store).ids == [message]
+        with pytest.raises(AWAY):
+            paused.commit()
 
 
 def test_later_messages_of_an_incident_wait_for_earlier_ones_also_for_those_that_are_tried_again(store: Store) -> None:
