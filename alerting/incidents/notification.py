@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
+from uuid import UUID
 
 Action = Literal["trigger", "update", "refresh", "acknowledge", "resolve", "test", "report"]
 """Action of the receiver: `trigger` an incident (also when it was reopened or escalated, and as a reminder), `update`
@@ -15,10 +16,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """`id` is the same at every attempt. `body` is `alerting.incidents.body.incident_body`'s; of a report, that of
-    `dashboard.reports.schedule.receivers`."""
+    """`key` is the same at every attempt, and no other has it. `body` is `alerting.incidents.body.incident_body`'s; of
+    a report, that of `dashboard.reports.schedule.receivers`."""
 
-    id: int
+    key: UUID
     action: Action
     body: Document
 

@@ -135,14 +135,11 @@ class ClaimedMessages:
     seconds."""
 
     claim: uuid.UUID
+    ids: list[int]
     notifications: tuple[Notification, ...]
     changes: tuple[str, ...]
     attempts: int
     ages_s: tuple[float, ...]
-
-    @property
-    def ids(self) -> list[int]:
-        return [notification.id for notification in self.notifications]
 
     @property
     def age_s(self) -> float:
@@ -218,10 +215,11 @@ class Outbox:
         if not rows:
             return None
         rows.sort(key=lambda row: row.id)
-        notifications = tuple(Notification(row.id, row.action, row.body) for row in rows)
+        ids = [row.id for row in rows]
+        notifications = tuple(Notification(row.key, row.action, row.body) for row in rows)
         changes = tuple(row.change for row in rows)
         ages_s = tuple(row.age_s for row in rows)
-        return ClaimedMessages(claim, notifications, changes, max(row.attempts for row in rows), ages_s)
+        return ClaimedMessages(claim, ids, notifications, changes, max(row.attempts for row in rows), ages_s)
 
     def record(self, claimed: ClaimedMessages, outcome: Outcome) -> Outcome:
         """Record the outcome, unless the claim has expired and another sender holds the messages. Refused messages, and

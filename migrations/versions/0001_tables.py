@@ -507,6 +507,11 @@ def _incidents() -> None:
     op.create_table(
         "outbox",
         _number("id"),
+        uuid(
+            "key",
+            "by which receivers recognise a repetition; unlike id, a restored database never gives it again",
+            default=sa.text("gen_random_uuid()"),
+        ),
         text("receiver"),
         uuid("incident_id", "null: a test or a report", null=True),
         text("action", "trigger, update, refresh, acknowledge, resolve, test or report"),

@@ -6,7 +6,6 @@ worked.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 import threading
@@ -77,9 +76,7 @@ class AppriseTransport:
         """Notify each service in a thread of its own. A thread that hangs cannot be stopped: its service is tried again
         only when that thread has ended."""
         said = message(notifications)
-        key = hashlib.sha256(
-            repr([(notification.id, notification.action) for notification in notifications]).encode()
-        ).hexdigest()
+        key = " ".join(str(notification.key) for notification in notifications)
         unreached = [number for number in range(len(self._services)) if str(number) not in self._reached.of(key)]
         ends = time.monotonic() + self.timeout_s
         for number in unreached:

@@ -72,7 +72,7 @@ def compose(notifications: Sequence[Notification], sender: str, recipients: Sequ
         mail["Message-ID"] = threads[0]
     else:
         mail["Message-ID"] = (
-            f"<lagloss-{_token('-'.join(str(notification.id) for notification in notifications))}@{host}>"
+            f"<lagloss-{_token('-'.join(str(notification.key) for notification in notifications))}@{host}>"
         )
         mail["In-Reply-To"] = threads[-1]
         mail["References"] = " ".join(threads[-MAX_REFERENCES:])
@@ -83,7 +83,7 @@ def compose(notifications: Sequence[Notification], sender: str, recipients: Sequ
 
 
 def _key(notification: Notification) -> str:
-    return f"test-{notification.id}" if notification.action == "test" else notification.dedup_key
+    return f"test-{notification.key}" if notification.action == "test" else notification.dedup_key
 
 
 def _token(text: str) -> str:

@@ -83,7 +83,7 @@ def _ending(key: str, routing_key: str, action: str) -> dict[str, Any]:
 
 
 def _test_key(notification: Notification) -> str:
-    return f"lagloss-test-{notification.id}"
+    return f"lagloss-test-{notification.key}"
 
 
 def _trigger(notification: Notification) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class WebhookTransport:
     def send(self, notifications: Sequence[Notification]) -> Outcome:
         (notification,) = notifications
         body = json.dumps(notification.body, separators=(",", ":"))
-        name = str(notification.body.get("idempotency_key") or f"lagloss-{notification.id}")
+        name = str(notification.body.get("idempotency_key") or f"lagloss-{notification.key}")
         now = datetime.now(UTC)
         headers = {"webhook-id": name, "webhook-timestamp": str(int(now.timestamp())), "idempotency-key": name}
         if self._signer is not None:

@@ -6,7 +6,7 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Identity, Index, Integer, text
+from sqlalchemy import ForeignKey, Identity, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lagloss_server.store.schema.core import Base
@@ -78,6 +78,10 @@ class OutboxMessageRow(ClaimColumns, Base):
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    key: Mapped[uuid.UUID] = mapped_column(
+        server_default=func.gen_random_uuid(),
+        comment="by which receivers recognise a repetition; unlike id, a restored database never gives it again",
+    )
     receiver: Mapped[str]
     incident_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("incident.id"), comment="null: a test or a report")
     action: Mapped[str] = mapped_column(comment="trigger, update, refresh, acknowledge, resolve, test or report")

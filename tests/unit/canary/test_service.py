@@ -8,6 +8,7 @@ from contextlib import suppress
 from math import isnan
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -70,7 +71,7 @@ def sent(url: str, body: dict[str, Any]) -> Outcome:
     """What the alerter's own transport makes of a notification to the canary."""
     (receiver,) = with_canary(EMPTY, url).receivers
     transport = build(receiver.kind, receiver.config)
-    return transport.send([Notification(id=1, action="trigger", body=body)])
+    return transport.send([Notification(UUID(int=1), "trigger", body)])
 
 
 def test_the_alerters_webhook_is_taken_and_errors_are_told_apart(served: tuple[str, Taking]) -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
@@ -73,18 +74,18 @@ def test_a_report_reaches_a_webhook_under_its_own_idempotency_key() -> None:
     with HttpReceiver() as receiver:
         transport = made("webhook", url=receiver.url)
         body = {"version": 1, "type": "report", "idempotency_key": "report-0f", "report": {}, "notes": [], "parts": []}
-        assert transport.send([Notification(1, "report", body)]) == Sent()
+        assert transport.send([Notification(UUID(int=1), "report", body)]) == Sent()
         assert transport.send([notification()]) == Sent()
     reported, notified = receiver.requests
     assert json.loads(reported.body) == body
     assert (reported.headers["idempotency-key"], reported.headers["webhook-id"]) == ("report-0f", "report-0f")
-    assert notified.headers["idempotency-key"] == notified.headers["webhook-id"] == "lagloss-1"
+    assert notified.headers["idempotency-key"] == notified.headers["webhook-id"] == f"lagloss-{UUID(int=1)}"
 
 
 def test_a_test_at_pagerduty_is_over_at_once_and_touches_no_incident(pagerduty: FakePagerDuty) -> None:
     transport = made("pagerduty", routingKey=KEY, url=pagerduty.url)
     assert send(transport, "trigger", "test") == [Sent(), Sent()]
-    assert pagerduty.alerts == {INCIDENT: "triggered", "lagloss-test-2": "resolved"}
+    assert pagerduty.alerts == {INCIDENT: "triggered", f"lagloss-test-{UUID(int=2)}": "resolved"}
 
 
 def test_what_pagerduty_finds_wrong_is_told_without_the_key(pagerduty: FakePagerDuty) -> None:
@@ -176,7 +177,7 @@ def test_a_webhook_is_signed_so_that_the_librarys_own_check_takes_it() -> None:
 
     (request,) = receiver.requests
     assert Webhook(WEBHOOK_SECRET).verify(request.body, dict(request.headers)) == notification().body
-    assert request.headers["webhook-id"] == "lagloss-7"
+    assert request.headers["webhook-id"] == f"lagloss-{UUID(int=7)}"
     with pytest.raises(WebhookVerificationError):
         Webhook(WEBHOOK_SECRET).verify(request.body + b" ", dict(request.headers))
 
@@ -186,14 +187,14 @@ def test_a_webhook_bears_the_same_id_at_every_attempt_and_without_a_secret_no_si
         receiver.replies = [Reply(500)]
         transport = made("webhook", url=receiver.url)
         assert [transport.send([notification(number=7)]) for _ in range(2)] == [TryLater("HTTP 500"), Sent()]
-    assert [request.headers["webhook-id"] for request in receiver.requests] == ["lagloss-7"] * 2
+    assert [request.headers["webhook-id"] for request in receiver.requests] == [f"lagloss-{UUID(int=7)}"] * 2
     assert "webhook-signature" not in receiver.requests[0].headers
 
 
 def test_a_webhook_body_that_is_too_long_is_refused_and_strange_strings_are_not() -> None:
     with HttpReceiver() as receiver:
         transport = made("webhook", url=receiver.url, secret=WEBHOOK_SECRET)
-        assert isinstance(transport.send([Notification(1, "trigger", {"a": "x" * MAX_BODY_BYTES})]), Refused)
+        assert isinstance(transport.send([Notification(UUID(int=1), "trigger", {"a": "x" * MAX_BODY_BYTES})]), Refused)
         strange = {"a": "\ud800 \0 😀 </script>"}
-        assert transport.send([Notification(2, "trigger", strange)]) == Sent()
+        assert transport.send([Notification(UUID(int=2), "trigger", strange)]) == Sent()
     assert receiver.requests[0].json() == strange

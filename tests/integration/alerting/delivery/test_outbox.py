@@ -9,6 +9,8 @@ import pytest
 from sqlalchemy import text, update
 
 from alerting import assembly
+from alerting.delivery.transports.kinds import build
+from alerting.delivery.transports.webhook import WebhookConfig
 from alerting.incidents import outbox
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification_plan import NotificationPolicy
@@ -22,6 +24,7 @@ from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Refused, Sent, TryLater
 from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
+from tests.fakes.http_receiver import HttpReceiver
 from tests.integration.alerting.test_turns import Meanwhile, TellingMeanwhile
 from tests.support.alerting_world import close_window, close_windows, evaluate, only_loss, rows
 
@@ -121,6 +124,21 @@ def test_an_alerter_that_is_paused_within_a_transaction_loses_it_with_its_locks(
         assert claim(store).ids == [message]
         with pytest.raises(AWAY):
             paused.commit()
+
+
+def test_a_new_message_in_a_restored_database_has_no_webhook_id_that_was_sent_before(
+    store: Store,
+) -> None:
+    ids = []
+    with HttpReceiver() as receiver:
+        hook = build("webhook", WebhookConfig.model_validate({"url": receiver.url, "allowPrivate": True}))
+        for _ in range(2):
+            ids += queue_tests(store, ["a"])
+            assert hook.send(claim(store).notifications) == Sent()
+            with store.engine.begin() as connection:  # as a backup of before leaves it
+                connection.execute(text("TRUNCATE outbox RESTART IDENTITY"))
+    assert ids == [1, 1]
+    assert len({request.headers["webhook-id"] for request in receiver.requests}) == 2
 
 
 def test_later_messages_of_an_incident_wait_for_earlier_ones_also_for_those_that_are_tried_again(store: Store) -> None:

@@ -30,7 +30,7 @@ class OneMessage(Outbox):
         if len(self.claims_s) > 1:
             self.asked_again.set()
             return None
-        return ClaimedMessages(uuid.uuid4(), (Notification(1, "trigger", {}),), ("opened",), 1, (0.0,))
+        return ClaimedMessages(uuid.uuid4(), [1], (Notification(uuid.uuid4(), "trigger", {}),), ("opened",), 1, (0.0,))
 
     def record(self, claimed: ClaimedMessages, outcome: Outcome) -> Outcome:
         return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ def made(*parts: ReportPart, notes: tuple[str, ...] = ()) -> MadeReport:
 
 
 def as_notification(body: dict[str, object]) -> Notification:
-    return Notification(1, "report", json.loads(json.dumps(body)))
+    return Notification(UUID(int=1), "report", json.loads(json.dumps(body)))
 
 
 def test_a_webhook_gets_the_json_report_of_each_pipeline_under_a_key_of_its_own() -> None:
