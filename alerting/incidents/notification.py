@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
@@ -17,11 +18,13 @@ Document = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class Notification:
     """`key` is the same at every attempt, and no other has it. `body` is `alerting.incidents.body.incident_body`'s; of
-    a report, that of `dashboard.reports.schedule.receivers`."""
+    a report, that of `dashboard.reports.schedule.receivers`. `claimed_at`: when this attempt was claimed, by the
+    database's clock, which the host's may disagree with."""
 
     key: UUID
     action: Action
     body: Document
+    claimed_at: datetime
 
     @property
     def dedup_key(self) -> str:

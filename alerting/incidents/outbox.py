@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Engine, insert, select, text
@@ -216,7 +217,8 @@ class Outbox:
             return None
         rows.sort(key=lambda row: row.id)
         ids = [row.id for row in rows]
-        notifications = tuple(Notification(row.key, row.action, row.body) for row in rows)
+        now = rows[0].created_at + timedelta(seconds=rows[0].age_s)
+        notifications = tuple(Notification(row.key, row.action, row.body, now) for row in rows)
         changes = tuple(row.change for row in rows)
         ages_s = tuple(row.age_s for row in rows)
         return ClaimedMessages(claim, ids, notifications, changes, max(row.attempts for row in rows), ages_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ INCIDENT = "0d9e5cf6-2b8f-4a39-9f0a-4a1c2f0b7a11"
 
 def notification(action: Action = "trigger", number: int = 1, **incident: Any) -> Notification:
     """One of a loss on `clicks`; `incident` replaces values of the incident."""
-    return Notification(UUID(int=number), action, body(action, **incident))
+    return Notification(UUID(int=number), action, body(action, **incident), datetime.now(UTC))
 
 
 def body(action: Action = "trigger", **incident: Any) -> dict[str, Any]:

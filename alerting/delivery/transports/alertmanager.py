@@ -53,7 +53,7 @@ class AlertmanagerTransport:
 
     def send(self, notifications: Sequence[Notification]) -> Outcome:
         """Send only the last notification of each alert, which has its current state."""
-        now = datetime.now(UTC)
+        now = notifications[0].claimed_at
         last = {frozenset(labels(notification).items()): notification for notification in notifications}
         alerts = [alert(notification, now, self._lives_s) for notification in last.values()]
         bodies = batches(alerts, MAX_BODY_BYTES)

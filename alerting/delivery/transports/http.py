@@ -168,18 +168,23 @@ def _port(url: httpx2.URL) -> int:
 
 
 def _retry_after_s(response: httpcore2.Response) -> float | None:
-    value = next((value.decode("latin-1") for name, value in response.headers if name.lower() == b"retry-after"), "")
-    return retry_after_s(value, datetime.now(UTC))
+    headers = {name.lower(): value.decode("latin-1") for name, value in response.headers}
+    return retry_after_s(headers.get(b"retry-after", ""), _moment(headers.get(b"date", "")) or datetime.now(UTC))
 
 
 def retry_after_s(value: str, now: datetime) -> float | None:
-    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3), an hour at most; None without one."""
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3), an hour at most; None without one. `now`: by the
+    clock of its sender, where that is known."""
     value = value.strip()
     if re.fullmatch(r"[0-9]+", value):
         return min(float(value[:10]), MAX_RETRY_AFTER_S)
+    moment = _moment(value)
+    return None if moment is None else min(max((moment - now).total_seconds(), 0.0), MAX_RETRY_AFTER_S)
+
+
+def _moment(value: str) -> datetime | None:
     try:
         moment = parsedate_to_datetime(value)
     except ValueError:
         return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return min(max((moment - now).total_seconds(), 0.0), MAX_RETRY_AFTER_S)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

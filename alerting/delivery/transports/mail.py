@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from email import policy
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -67,7 +66,7 @@ def compose(notifications: Sequence[Notification], sender: str, recipients: Sequ
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
     mail["Subject"] = said.title.encode("utf-8", "replace").decode()
-    mail["Date"] = format_datetime(datetime.now(UTC))
+    mail["Date"] = format_datetime(notifications[0].claimed_at)
     if len(notifications) == 1 and notifications[0].body.get("type") == "incident.opened":
         mail["Message-ID"] = threads[0]
     else:

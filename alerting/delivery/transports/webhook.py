@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from standardwebhooks import Webhook
 
@@ -57,7 +56,7 @@ class WebhookTransport:
         (notification,) = notifications
         body = json.dumps(notification.body, separators=(",", ":"))
         name = str(notification.body.get("idempotency_key") or f"lagloss-{notification.key}")
-        now = datetime.now(UTC)
+        now = notification.claimed_at
         headers = {"webhook-id": name, "webhook-timestamp": str(int(now.timestamp())), "idempotency-key": name}
         if self._signer is not None:
             headers["webhook-signature"] = self._signer.sign(name, now, body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from math import isnan
 from types import SimpleNamespace
 from typing import Any
@@ -71,7 +72,7 @@ def sent(url: str, body: dict[str, Any]) -> Outcome:
     """What the alerter's own transport makes of a notification to the canary."""
     (receiver,) = with_canary(EMPTY, url).receivers
     transport = build(receiver.kind, receiver.config)
-    return transport.send([Notification(UUID(int=1), "trigger", body)])
+    return transport.send([Notification(UUID(int=1), "trigger", body, datetime.now(UTC))])
 
 
 def test_the_alerters_webhook_is_taken_and_errors_are_told_apart(served: tuple[str, Taking]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,16 @@ def test_of_a_group_that_opens_and_resolves_an_incident_only_the_end_arrives(ale
     assert of(alertmanager, "other")
     assert not of(alertmanager, "short")
     sender.close()
+
+
+def test_an_alert_expires_by_the_databases_time_whatever_the_hosts_clock() -> None:
+    now = datetime.now(UTC) - timedelta(hours=1)
+    with HttpReceiver() as receiver:
+        sender = transport(receiver.url)
+        assert sender.send([replace(about("clicks"), claimed_at=now)]) == Sent()
+        sender.close()
+    ((alert,),) = (request.json() for request in receiver.requests)
+    assert alert["endsAt"] == (now + timedelta(minutes=3)).isoformat(timespec="milliseconds")
 
 
 def test_a_test_is_an_alert_of_its_own_name(alertmanager: Alertmanager) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +17,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from alerting.delivery.transports.base import Transport
 from alerting.delivery.transports.http import MAX_BODY_BYTES
 from alerting.delivery.transports.kinds import KINDS, build
-from alerting.incidents.notification import Action, Notification
+from alerting.incidents.notification import Action
 from lagloss_server.net.outcome import Refused, Sent, TryLater
 from tests.fakes.http_receiver import HttpReceiver, Reply
 from tests.fakes.notifications import INCIDENT, notification
@@ -74,7 +77,7 @@ def test_a_report_reaches_a_webhook_under_its_own_idempotency_key() -> None:
     with HttpReceiver() as receiver:
         transport = made("webhook", url=receiver.url)
         body = {"version": 1, "type": "report", "idempotency_key": "report-0f", "report": {}, "notes": [], "parts": []}
-        assert transport.send([Notification(UUID(int=1), "report", body)]) == Sent()
+        assert transport.send([replace(notification(), action="report", body=body)]) == Sent()
         assert transport.send([notification()]) == Sent()
     reported, notified = receiver.requests
     assert json.loads(reported.body) == body
@@ -182,6 +185,29 @@ def test_a_webhook_is_signed_so_that_the_librarys_own_check_takes_it() -> None:
         Webhook(WEBHOOK_SECRET).verify(request.body + b" ", dict(request.headers))
 
 
+def test_a_webhook_is_signed_by_the_databases_time_whatever_the_hosts_clock() -> None:
+    now = datetime.now(UTC) - timedelta(hours=1)
+    with HttpReceiver() as receiver:
+        assert (
+            made("webhook", url=receiver.url, secret=WEBHOOK_SECRET).send([replace(notification(), claimed_at=now)])
+            == Sent()
+        )
+    (request,) = receiver.requests
+    assert request.headers["webhook-timestamp"] == str(int(now.timestamp()))
+    signature = Webhook(WEBHOOK_SECRET).sign(request.headers["webhook-id"], now, request.body.decode())
+    assert request.headers["webhook-signature"] == signature
+
+
+def test_a_date_to_retry_after_counts_by_the_clock_of_who_names_it() -> None:
+    with HttpReceiver() as receiver:
+        receiver.ahead_s = 3_000.0
+        moment = datetime.now(UTC) + timedelta(seconds=receiver.ahead_s + 60)
+        receiver.replies = [Reply(503, b"", {"retry-after": format_datetime(moment, usegmt=True)})]
+        (outcome,) = send(made("webhook", url=receiver.url), "trigger")
+    assert isinstance(outcome, TryLater)
+    assert outcome.after_s == pytest.approx(60, abs=5)
+
+
 def test_a_webhook_bears_the_same_id_at_every_attempt_and_without_a_secret_no_signature() -> None:
     with HttpReceiver() as receiver:
         receiver.replies = [Reply(500)]
@@ -194,7 +220,7 @@ def test_a_webhook_bears_the_same_id_at_every_attempt_and_without_a_secret_no_si
 def test_a_webhook_body_that_is_too_long_is_refused_and_strange_strings_are_not() -> None:
     with HttpReceiver() as receiver:
         transport = made("webhook", url=receiver.url, secret=WEBHOOK_SECRET)
-        assert isinstance(transport.send([Notification(UUID(int=1), "trigger", {"a": "x" * MAX_BODY_BYTES})]), Refused)
+        assert isinstance(transport.send([replace(notification(), body={"a": "x" * MAX_BODY_BYTES})]), Refused)
         strange = {"a": "\ud800 \0 😀 </script>"}
-        assert transport.send([Notification(UUID(int=2), "trigger", strange)]) == Sent()
+        assert transport.send([replace(notification(), body=strange)]) == Sent()
     assert receiver.requests[0].json() == strange

@@ -11,7 +11,7 @@ from sqlalchemy import text, update
 from alerting import assembly
 from alerting.delivery.transports.kinds import build
 from alerting.delivery.transports.webhook import WebhookConfig
-from alerting.incidents import outbox
+from alerting.incidents import outbox, repository
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification_plan import NotificationPolicy
 from alerting.incidents.notifier import Notifier
@@ -75,6 +75,14 @@ def test_who_does_not_lead_claims_nothing(store: Store) -> None:
     queue_tests(store, ["a"])
     assert Outbox(store.engine, "hook", None).claim(ANOTHER, CLAIM_S, 50) is None
     assert claim(store).attempts == 1
+
+
+def test_a_claim_brings_the_databases_time(store: Store) -> None:
+    queue_tests(store, ["a"])
+    with store.engine.connect() as connection:
+        before = repository.clock(connection)
+        [notification] = claim(store).notifications
+        assert before <= notification.claimed_at <= repository.clock(connection)
 
 
 def test_a_claim_takes_what_is_due_first_of_one_group_and_nobody_takes_it_again_until_it_runs_out(store: Store) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from email import message_from_bytes, policy
 from html.parser import HTMLParser
 from typing import Any
-from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,7 +50,7 @@ def filled(texts: list[str], action: str, opened_type: str) -> Notification:
     found["notes"] = [next(pick) for _ in range(3)]
     found["links"] = {"dashboard": next(pick), "runbook": f"https://{next(pick)}"}
     found["commands"] = {"acknowledge": next(pick), "silence": next(pick)}
-    return Notification(UUID(int=7), "resolve" if action == "resolve" else "trigger", found)
+    return replace(notification("resolve" if action == "resolve" else "trigger"), body=found)
 
 
 notifications = st.builds(

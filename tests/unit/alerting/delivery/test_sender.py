@@ -15,6 +15,7 @@ from alerting.incidents.notification import Notification
 from alerting.incidents.outbox import ClaimedMessages, Outbox
 from alerting.metrics import AlertingMetrics
 from lagloss_server.net.outcome import Outcome, Sent
+from tests.fakes.notifications import notification
 
 
 class OneMessage(Outbox):
@@ -30,7 +31,7 @@ class OneMessage(Outbox):
         if len(self.claims_s) > 1:
             self.asked_again.set()
             return None
-        return ClaimedMessages(uuid.uuid4(), [1], (Notification(uuid.uuid4(), "trigger", {}),), ("opened",), 1, (0.0,))
+        return ClaimedMessages(uuid.uuid4(), [1], (notification(),), ("opened",), 1, (0.0,))
 
     def record(self, claimed: ClaimedMessages, outcome: Outcome) -> Outcome:
         return outcome

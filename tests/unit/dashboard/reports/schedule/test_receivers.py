@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,6 +19,7 @@ from dashboard.reports.schedule.mail import MadeReport, ReportPart
 from dashboard.reports.schedule.receivers import bodies, combined, problem_of
 from lagloss_server.net.outcome import Refused, Sent, TryLater
 from tests.fakes import slack as fake_slack
+from tests.fakes.notifications import notification
 from tests.support.report_figures import incident, report
 
 RUN = ("weekly", "FREQ=WEEKLY", 7)
@@ -34,7 +35,7 @@ def made(*parts: ReportPart, notes: tuple[str, ...] = ()) -> MadeReport:
 
 
 def as_notification(body: dict[str, object]) -> Notification:
-    return Notification(UUID(int=1), "report", json.loads(json.dumps(body)))
+    return replace(notification(), action="report", body=json.loads(json.dumps(body)))
 
 
 def test_a_webhook_gets_the_json_report_of_each_pipeline_under_a_key_of_its_own() -> None:
