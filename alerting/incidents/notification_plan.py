@@ -34,11 +34,13 @@ class IncidentStatus:
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """One row of the outbox, of this incident and one receiver. `outcome`: sent or failed; None while on its way."""
+    """One row of the outbox, of this incident and one receiver. `due_at`: when the next attempt is; `outcome`: sent or
+    failed; None while on its way."""
 
     receiver: str
     action: Action
     created_at: datetime
+    due_at: datetime
     body: Document
     group_key: str
     attempts: int = 0
@@ -71,8 +73,10 @@ def plan(
     goes_to: Mapping[str, RoutedReceiver],
     policy: NotificationPolicy,
     now: datetime,
+    leads_since: datetime | None = None,
 ) -> list[PlannedNotification]:
-    """Return the notifications to queue now. `sent`: oldest first, without dropped ones."""
+    """Return the notifications to queue now. `sent`: oldest first, without dropped ones; `leads_since`: from when on
+    the alerter that leads could send them."""
     episodes = {row.receiver: _episode(sent, row.receiver) for row in sent}
     if not status.is_open:
         return [
@@ -89,7 +93,7 @@ def plan(
         elif _was_triggered(episode):
             resend_s = policy.resend_s.get(receiver)
             orders += _further(status, episode, goes_to.get(receiver), resend_s, now)
-    return [*orders, *_through_fallback(status, episodes, policy, now)]
+    return [*orders, *_through_fallback(status, episodes, policy, now, leads_since)]
 
 
 def seconds_since_trigger(sent: Sequence[SentNotification], now: datetime) -> float:
@@ -184,16 +188,24 @@ def _through_fallback(
     episodes: Mapping[str, Sequence[SentNotification]],
     policy: NotificationPolicy,
     now: datetime,
+    leads_since: datetime | None,
 ) -> Iterator[PlannedNotification]:
     """Yield one trigger to the fallback, for the first receiver that has not accepted its own for too long."""
     fallback = policy.fallback
     if fallback is None or status.withheld is not None or episodes.get(fallback):
         return
     for receiver, episode in episodes.items():
-        for row in episode:
-            age_s = (now - row.created_at).total_seconds()
-            is_stuck = row.action == "trigger" and row.outcome is None and row.attempts and age_s >= FALLBACK_AFTER_S
-            if is_stuck:
-                note = f"receiver {receiver} has not accepted this for {age_s / 60:.0f} min; retries continue"
+        for row in (row for row in episode if row.action == "trigger" and row.outcome is None):
+            stuck_s = _stuck_s(row, now, leads_since)
+            if stuck_s >= FALLBACK_AFTER_S:
+                note = f"receiver {receiver} has not accepted this for {stuck_s / 60:.0f} min; retries continue"
                 yield PlannedNotification(fallback, "trigger", "fallback", row.group_key, note=note)
                 return
+
+
+def _stuck_s(row: SentNotification, now: datetime, leads_since: datetime | None) -> float:
+    """Return how long a receiver has not accepted a notification. One without an attempt waits behind others if it is
+    due and an alerter leads."""
+    if row.attempts:
+        return (now - row.created_at).total_seconds()
+    return 0.0 if leads_since is None else (now - max(row.due_at, leads_since)).total_seconds()

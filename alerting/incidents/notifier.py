@@ -31,6 +31,7 @@ from lagloss_server.incidents.incident import Incident, Withheld
 from lagloss_server.model.canary import is_listed
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.matchers import labels_of
+from lagloss_server.store.ownership import ALERTING, read_holder
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import is_any, table_of
 
@@ -39,12 +40,13 @@ BLIND: str = "blind"
 
 @dataclass(frozen=True, slots=True)
 class NotificationContext:
-    """What notifications depend on besides the incidents: those `sent` of each of them, the silences in force, and the
-    pipelines that are `blind`, each with what withholds its incident."""
+    """What notifications depend on besides the incidents: those `sent` of each of them, the silences in force, the
+    pipelines that are `blind`, each with what withholds its incident, and since when the alerter leads."""
 
     sent: Mapping[UUID, Sequence[SentNotification]]
     silences: Sequence[ActiveSilence] = ()
     blind: Sequence[tuple[str, Withheld | None]] = ()
+    leads_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,9 @@ class Notifier:
         if not sent and not any(incident.is_open for incident in incidents):
             return NotificationContext({})
         upstream = {name for pipeline in pipelines for name in pipeline.definition.spec.alerts.upstream}
-        return NotificationContext(sent, _silences(connection, now), _blind(connection, upstream) if upstream else ())
+        blind = _blind(connection, upstream) if upstream else ()
+        leader = read_holder(connection, ALERTING)
+        return NotificationContext(sent, _silences(connection, now), blind, None if leader is None else leader.since)
 
     def is_due(
         self,
@@ -124,18 +128,18 @@ class Notifier:
         )
         if is_listed(pipeline.name):  # a silence of all would silence the canary, too
             around = replace(around, silences=context.silences, maintenance=self.maintenance)
-        for incident, sent in _concerned(context, incidents):
+        for incident in _concerned(context, incidents):
             rule = rules.get(incident.rule)
             inhibited_by = rule.inhibited_by if rule is not None else ()
             matched = labels_of(incident, labels)
             withheld = suppression_reason(matched, inhibited_by, around, now) if incident.is_open else None
-            yield self._plan(incident, sent, labels, withheld, now)
+            yield self._plan(context, incident, labels, withheld, now)
 
     def notify_deleted(self, connection: Connection, incidents: Sequence[Incident], now: datetime) -> None:
         """Queue what is due of a deleted pipeline's incidents, which are over."""
         context = self.read_context(connection, [], incidents, now)
-        for incident, sent in _concerned(context, incidents):
-            self._queue(connection, self._plan(incident, sent, {}, None, now), now)
+        for incident in _concerned(context, incidents):
+            self._queue(connection, self._plan(context, incident, {}, None, now), now)
 
     def _note_withheld(
         self, connection: Connection, incident: Incident, withheld: Withheld | None, now: datetime
@@ -149,12 +153,13 @@ class Notifier:
 
     def _plan(
         self,
+        context: NotificationContext,
         incident: Incident,
-        sent: Sequence[SentNotification],
         labels: Mapping[str, str],
         withheld: Withheld | None,
         now: datetime,
     ) -> _Planned:
+        sent = context.sent.get(incident.id, ())
         triggered_s = seconds_since_trigger([row for row in sent if is_of_severity(row, incident.severity)], now)
         unacknowledged_s = None if incident.acknowledged_at else triggered_s
         goes_to = receivers_of(self.routes, labels_of(incident, labels), unacknowledged_s)
@@ -164,7 +169,7 @@ class Notifier:
         is_acknowledged = listed and incident.acknowledged_at is not None
         status = IncidentStatus(incident.is_open, is_acknowledged, change, body, withheld)
         policy = self.policy if listed else NotificationPolicy()
-        return _Planned(incident, withheld, body, plan(status, sent, goes_to, policy, now))
+        return _Planned(incident, withheld, body, plan(status, sent, goes_to, policy, now, context.leads_since))
 
     def _queue(self, connection: Connection, planned: _Planned, now: datetime) -> None:
         outbox.queue(connection, planned.incident.id, planned.body, planned.orders)
@@ -173,16 +178,13 @@ class Notifier:
             note_change(connection, planned.incident, "escalated", now, note=f"to {', '.join(escalated)}")
 
 
-def _concerned(
-    context: NotificationContext, incidents: Iterable[Incident]
-) -> list[tuple[Incident, Sequence[SentNotification]]]:
-    """Return the incidents that may need notifications, with those sent: open ones, and those whose resolve is not sent
-    to every receiver."""
-    sent = context.sent
+def _concerned(context: NotificationContext, incidents: Iterable[Incident]) -> list[Incident]:
+    """Return the incidents that may need notifications: open ones, and those whose resolve is not sent to every
+    receiver."""
     return [
-        (incident, sent.get(incident.id, []))
+        incident
         for incident in incidents
-        if incident.is_open or any(row.action != "resolve" for row in sent.get(incident.id, []))
+        if incident.is_open or any(row.action != "resolve" for row in context.sent.get(incident.id, ()))
     ]
 
 

@@ -164,7 +164,14 @@ def notifications_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> 
     by_incident: dict[uuid.UUID, list[SentNotification]] = {}
     for row in rows:
         sent = SentNotification(
-            row.receiver, row.action, row.created_at, row.body, row.group_key, row.attempts, row.outcome
+            row.receiver,
+            row.action,
+            row.created_at,
+            row.next_attempt_at,
+            row.body,
+            row.group_key,
+            row.attempts,
+            row.outcome,
         )
         by_incident.setdefault(row.incident_id, []).append(sent)
     return by_incident

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification_plan import NotificationPolicy
@@ -333,3 +333,20 @@ def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(watched
     evaluate(watched, by)
     assert queued(watched)[-1] == ("mail", "trigger", "fallback")
     assert "hook has not accepted" in rows(watched, OutboxMessageRow)[-1].body["notes"][-1]
+
+
+def test_a_fallback_hears_of_an_incident_that_waits_behind_a_hanging_receiver_while_an_alerter_leads(
+    watched: Store,
+) -> None:
+    by = evaluator(watched, EVERYTHING, policy=NotificationPolicy("mail"))
+    close_windows(watched, "ll")
+    evaluate(watched, by)
+    with watched.engine.begin() as connection:
+        connection.execute(text("UPDATE outbox SET next_attempt_at = now() - interval '6 min'"))
+        connection.execute(text("INSERT INTO lease VALUES ('alerting', 'me', now(), now())"))
+    evaluate(watched, by)
+    assert queued(watched) == [("hook", "trigger", "opened")]
+    with watched.engine.begin() as connection:
+        connection.execute(text("UPDATE lease SET since = now() - interval '6 min'"))
+    evaluate(watched, by)
+    assert queued(watched)[-1] == ("mail", "trigger", "fallback")

@@ -11,7 +11,7 @@ import pytest
 
 from alerting.delivery.sender import HeldLead
 from alerting.incidents.notification_plan import SentNotification
-from alerting.incidents.notifier import Notifier
+from alerting.incidents.notifier import NotificationContext, Notifier
 from alerting.incidents.routing import ReceiverRoute
 from alerting.metrics import AlertingMetrics
 from alerting.service import Alerter
@@ -24,10 +24,10 @@ def test_an_acknowledgement_ends_the_reminders_of_other_pipelines_only(pipeline:
     notifier = Notifier([ReceiverRoute((), ("pager",), repeat_s=REMIND_S)])
     opened, now = OPEN.opened_at, OPEN.opened_at + timedelta(seconds=REMIND_S + 1)
     incident = replace(OPEN, pipeline=pipeline, acknowledged_at=opened, acknowledged_by="ada")
-    body = notifier._plan(OPEN, [], {}, None, opened).body
-    sent = SentNotification("pager", "trigger", opened, body, "chain", attempts=1, outcome="sent")
+    body = notifier._plan(NotificationContext({}), OPEN, {}, None, opened).body
+    sent = SentNotification("pager", "trigger", opened, opened, body, "chain", attempts=1, outcome="sent")
 
-    planned = notifier._plan(incident, [sent], {}, None, now)
+    planned = notifier._plan(NotificationContext({OPEN.id: [sent]}), incident, {}, None, now)
 
     assert [order.change for order in planned.orders] == changes
 

@@ -54,19 +54,23 @@ class Story:
     standing: IncidentStatus = OPEN
     goes_to: dict[str, RoutedReceiver] = field(default_factory=lambda: to("pager"))
     now: datetime = START
+    leads_since: datetime | None = None
 
     def look(self) -> list[PlannedNotification]:
         """Plans and queues until nothing is due, as evaluation after evaluation does."""
         made: list[PlannedNotification] = []
         for _ in range(5):
-            orders = plan(self.standing, self.told, self.goes_to, self.policy, self.now)
+            orders = plan(self.standing, self.told, self.goes_to, self.policy, self.now, self.leads_since)
             if not orders:
                 return made
             made += orders
             for order in orders:
                 notes = [*self.standing.body["notes"], *([order.note] if order.note else [])]
                 queued = {**self.standing.body, "notes": notes}
-                self.told.append(SentNotification(order.receiver, order.action, self.now, queued, order.group_key))
+                due_at = self.now + timedelta(seconds=order.wait_s)
+                self.told.append(
+                    SentNotification(order.receiver, order.action, self.now, due_at, queued, order.group_key)
+                )
         raise AssertionError(f"there is always something more to tell: {made}")
 
     def later(self, seconds: float) -> Story:
@@ -184,6 +188,22 @@ def test_what_a_receiver_does_not_take_for_minutes_goes_to_the_fallback_too_and_
     assert story.later(FALLBACK_AFTER_S).look() == []
     story.standing = replace(OPEN, is_open=False, change="resolved")
     assert {order.receiver for order in story.look()} == {"pager", "mail"}
+
+
+def test_what_waits_for_minutes_behind_a_hanging_receiver_goes_to_the_fallback_too() -> None:
+    story = Story(policy=NotificationPolicy(fallback="mail"), leads_since=START + timedelta(seconds=100))
+    story.goes_to = {"pager": RoutedReceiver("pager", "clicks", 200, REPEAT_S)}
+    story.look()
+    assert story.later(200 + FALLBACK_AFTER_S - 1).look() == []  # its group's wait is no delay
+    assert [(order.receiver, order.change) for order in story.later(1).look()] == [("mail", "fallback")]
+
+
+def test_what_waited_while_no_alerter_ran_does_not_go_to_the_fallback_at_once() -> None:
+    story = Story(policy=NotificationPolicy(fallback="mail"))
+    story.look()
+    story.leads_since = story.later(3_600).now
+    assert story.later(FALLBACK_AFTER_S - 1).look() == []
+    assert [order.receiver for order in story.later(1).look()] == ["mail"]
 
 
 def test_escalation_counts_from_when_somebody_was_told() -> None:
