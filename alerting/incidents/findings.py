@@ -52,10 +52,11 @@ class Findings:
         """Return the changes of these incidents by rule, in order, and whether more are left to the next turn."""
         changes: dict[str, list[Transition]] = {}
         has_more = False
+        origin = f"{self.pipeline.name}/{self.pipeline.applied_at_ms}"
         for name, assessment in self.assessments.items():
             if not (assessment.breaches or name in known_by_rule):  # as most are
                 continue
-            of_rule, is_cut = transitions(self.rules[name], assessment, known_by_rule.get(name, ()), now_s)
+            of_rule, is_cut = transitions(origin, self.rules[name], assessment, known_by_rule.get(name, ()), now_s)
             has_more |= is_cut
             if of_rule:
                 changes[name] = of_rule

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final, Literal
-from uuid import UUID, uuid4
+from uuid import UUID, uuid5
 
 from alerting.rules import Rule
 from alerting.rules.assessment import Assessment
@@ -14,6 +15,7 @@ REOPEN_S: Final = 900
 """A breach this soon after an incident was resolved belongs to that one."""
 CHANGES_AT_MOST: Final = 4
 """Maximum changes of a rule's incidents in one turn; stops open/resolve loops."""
+_IDS: Final = UUID("6f3c1f0e-5c0b-4c57-9b6a-2f1f0d8f7a55")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +59,26 @@ class Transition:
 
 
 def transitions(
-    rule: Rule, assessment: Assessment, incidents: Iterable[KnownIncident], now_s: float
+    origin: str, rule: Rule, assessment: Assessment, incidents: Iterable[KnownIncident], now_s: float
 ) -> tuple[list[Transition], bool]:
     """Return the changes of a rule's incidents, in order, and whether more are left to the next turn. A new incident
-    has its id."""
+    has its id. `origin`: what no other pipeline's rules have, in this installation or another."""
     changes: list[Transition] = []
     current = list(incidents)
     while (change := next_change(rule, assessment, current, now_s)) is not None:
         if len(changes) == CHANGES_AT_MOST:
             return changes, True
-        incident = change.incident or uuid4()
+        incident = change.incident or _new_id(f"{origin}/{rule.name}/{min(change.breaches)}", current)
         changes.append(replace(change, incident=incident))
         current = [change.after(incident, now_s), *(other for other in current if other.id != incident)]
     return changes, False
+
+
+def _new_id(breach: str, known: Iterable[KnownIncident]) -> UUID:
+    """Return the id of an incident that begins with this breach. A failover may lose its commit: then the next
+    evaluation gives the same, so that receivers which were notified take it for the same incident."""
+    taken = {incident.id for incident in known}
+    return next(name for name in (uuid5(_IDS, f"{breach}/{number}") for number in count()) if name not in taken)
 
 
 def next_change(

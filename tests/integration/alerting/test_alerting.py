@@ -223,6 +223,18 @@ def test_an_alerter_made_anew_changes_nothing(watched: Store) -> None:
     assert len(queued(watched)) == 1
 
 
+def test_a_page_that_a_failover_has_forgotten_is_of_the_same_incident_when_it_is_found_again(watched: Store) -> None:
+    close_windows(watched, "oll")
+    evaluate(watched, evaluator(watched))
+    [before] = rows(watched, IncidentRow)
+    with watched.engine.begin() as connection:
+        connection.execute(text("TRUNCATE incident, incident_change, outbox"))
+    close_windows(watched, "l", first=3)
+    evaluate(watched, evaluator(watched))
+    [after] = rows(watched, IncidentRow)
+    assert (before.id, before.last_window + 60) == (after.id, after.last_window)
+
+
 def test_history_windows_page_nobody(watched: Store) -> None:
     close_windows(watched, "LL", history=True)
     assert evaluate(watched, evaluator(watched)) == []

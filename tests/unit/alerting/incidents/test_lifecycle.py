@@ -8,7 +8,7 @@ from uuid import UUID
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from alerting.incidents.lifecycle import REOPEN_S, KnownIncident, Transition, judge
+from alerting.incidents.lifecycle import REOPEN_S, KnownIncident, Transition, judge, transitions
 from alerting.rules import reader_of
 from alerting.rules.assessment import Assessment
 from tests.support.alert_views import Told, defined, minute, rule_of, view_of, window
@@ -248,6 +248,30 @@ def test_a_ticket_after_a_page_is_one_of_its_own_and_a_page_reopens_a_ticket() -
     after_ticket = judge(True, found({8: 0.3}), None, [ticket(5, resolved_at_s=NOW - 60)], NOW)
     assert after_ticket is not None
     assert (after_ticket.kind, after_ticket.pages, after_ticket.incident) == ("reopened", True, ID)
+
+
+@given(verdicts=st.lists(st.sampled_from(["ok", "loss", "unknown", "idle"]), min_size=1, max_size=12))
+def test_an_incident_that_a_database_has_lost_is_opened_again_under_its_id(verdicts: list[str]) -> None:
+    definition = defined()
+    rule = rule_of(definition, "loss")
+    documents: dict[int, Any] = {}
+    opened = []
+    for at, verdict in enumerate(verdicts):
+        _, documents[at] = documented(definition, at, verdict, 1_000, 20)
+        changes, _ = transitions("chain/1", rule, rule.assess(view_of(definition, documents)), [], NOW)
+        opened += [change.incident for change in changes[:1]]
+    assert len(set(opened)) <= 1
+
+
+def test_another_incident_whose_first_breach_is_the_same_has_another_id() -> None:
+    rule = rule_of(defined(), "loss")
+    ((first, *_), _) = transitions("chain/1", rule, found({5: 0.3}), [], NOW)
+    assert first.incident is not None
+    revised = known(resolved_at_s=NOW - REOPEN_S - 1, id=first.incident)
+    for origin, incidents in (("chain/1", [revised]), ("chain/2", []), ("orders/1", [])):
+        ((other, *_), _) = transitions(origin, rule, found({5: 0.3}), incidents, NOW)
+        assert other.kind == "opened"
+        assert other.incident != first.incident
 
 
 def test_windows_too_old_to_be_spoken_of_are_context_and_open_nothing() -> None:
