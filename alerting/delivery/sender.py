@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from alerting.delivery.transports.base import Transport
-from alerting.incidents.outbox import GROUP_AT_MOST, ClaimedMessages, Outbox
+from alerting.incidents.outbox import ClaimedMessages, Outbox
 from alerting.leader_election import AWAY, pause_s
 from alerting.metrics import AlertingMetrics
 from lagloss_server.base.turns import WatchedLoop
@@ -103,7 +103,7 @@ class Sender:
             return False
         claimed_at_s = _now_s()
         claim_s = self._transport.timeout_s + CLAIM_MARGIN_S
-        at_most = GROUP_AT_MOST if self._transport.takes_groups and not self._apart else 1
+        at_most = 1 if self._apart else self._transport.at_most
         claimed = self._outbox.claim(owner, claim_s, at_most)
         if claimed is None:
             self._apart = False

@@ -24,7 +24,6 @@ from lagloss_server.store.ownership import ALERTING, Claims
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 
-GROUP_AT_MOST: Final = 50
 REFRESHES_KEPT_S: Final = 3_600
 KEPT_S: Final = 90 * 86_400
 """How long messages of incidents that are over are kept."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from alerting.delivery.rendering import as_text, message
-from alerting.delivery.transports.base import HttpConfig
+from alerting.delivery.transports.base import GROUP_AT_MOST, HttpConfig
 from alerting.delivery.transports.http import MAX_BODY_BYTES, HttpTarget
 from alerting.incidents.notification import Notification
 from lagloss_server.base.fields import DurationMs
@@ -42,7 +42,7 @@ class AlertmanagerConfig(HttpConfig):
 
 
 class AlertmanagerTransport:
-    takes_groups: bool = True
+    at_most: int = GROUP_AT_MOST
 
     def __init__(self, targets: Sequence[HttpTarget], resend_s: float) -> None:
         self._targets = targets

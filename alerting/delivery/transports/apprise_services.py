@@ -17,7 +17,7 @@ import apprise
 from pydantic import Field
 
 from alerting.delivery.rendering import RenderedMessage, as_text, message
-from alerting.delivery.transports.base import Reached, TransportConfig
+from alerting.delivery.transports.base import GROUP_AT_MOST, Reached, TransportConfig
 from alerting.incidents.notification import Notification
 from lagloss_server.base.errors import UnusableReceiver
 from lagloss_server.net.outcome import Outcome, Sent, TryLater
@@ -25,6 +25,9 @@ from lagloss_server.net.secret import Secret
 
 TIMEOUT_S: Final = 30.0
 """Apprise waits up to 5.5 s between two messages to one service, and some services take several requests."""
+
+INCIDENT_CHARACTERS: Final = 2_000
+"""Most incidents take no more. Of a longer text than it takes, a service cuts the end off, or refuses all."""
 
 _MENTION: Final = re.compile(r"(?<!\w)@(?=\w)|<(?=[@!#])")
 """Where Discord, Slack, Teams and others begin to read a name: `@everyone`, `<@123>`, `<!channel>`."""
@@ -63,13 +66,14 @@ def _service(number: int, url: str) -> apprise.Apprise:
 
 
 class AppriseTransport:
-    takes_groups: bool = True
     resend_s: float | None = None
 
     def __init__(self, services: Sequence[apprise.Apprise], timeout_s: float = TIMEOUT_S) -> None:
         self._services = services
         self._reached = Reached()
         self._asking: dict[int, threading.Thread] = {}
+        characters = min(plugin.body_maxlen for service in services for plugin in service)
+        self.at_most = min(max(characters // INCIDENT_CHARACTERS, 1), GROUP_AT_MOST)
         self.timeout_s = timeout_s
 
     def send(self, notifications: Sequence[Notification]) -> Outcome:

@@ -13,14 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from alerting.incidents.notification import Notification
 from lagloss_server.net.outcome import Outcome
 
+GROUP_AT_MOST: Final = 50
+"""Notifications in one message, if the receiver has no smaller limit."""
 MAX_REMEMBERED: Final = 1_000
 
 
 class Transport(Protocol):
     """One receiver. Used by one thread; an instance is made once and lives as long as the alerter leads."""
 
-    takes_groups: bool
-    """Whether several notifications may go in one `send`; else it is called with one at a time."""
+    at_most: int
+    """Number of notifications that may go in one `send`: as many as one message shows."""
     resend_s: float | None
     """Seconds after which an open incident has to be sent again (`refresh`): the receiver expires it otherwise."""
     timeout_s: float

@@ -10,7 +10,7 @@ from email.utils import format_datetime
 from typing import Final
 
 from alerting.delivery.rendering import as_html, as_text, message
-from alerting.delivery.transports.base import Reached, TransportConfig
+from alerting.delivery.transports.base import GROUP_AT_MOST, Reached, TransportConfig
 from alerting.incidents.notification import Notification
 from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec, send_mail
 from lagloss_server.net.outcome import Outcome, TryLater
@@ -29,7 +29,7 @@ class MailConfig(ServerConfig, TransportConfig):
 
 
 class MailTransport:
-    takes_groups: bool = True
+    at_most: int = GROUP_AT_MOST
     resend_s: float | None = None
 
     def __init__(self, server: SmtpServer, sender: str, recipients: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ class PagerDutyConfig(HttpConfig):
 
 
 class PagerDutyTransport:
-    takes_groups: bool = False
+    at_most: int = 1
     resend_s: float | None = None
 
     def __init__(self, target: HttpTarget, routing_key: str) -> None:

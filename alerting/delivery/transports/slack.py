@@ -59,7 +59,7 @@ class SlackConfig(HttpConfig):
 
 
 class SlackTransport:
-    takes_groups: bool = True
+    at_most: int = MAX_SECTIONS
     resend_s: float | None = None
 
     def __init__(self, target: HttpTarget) -> None:

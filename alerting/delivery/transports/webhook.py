@@ -44,7 +44,7 @@ class WebhookTransport:
     """`webhook-id` is the same at every attempt of a notification, so that a receiver can drop a repeated one; so is
     `idempotency-key`, by which gateways do. A report brings its own: it is of the time when it was due."""
 
-    takes_groups: bool = False
+    at_most: int = 1
     resend_s: float | None = None
 
     def __init__(self, target: HttpTarget, signer: Webhook | None) -> None:

@@ -67,7 +67,7 @@ class Trouble:
 class FailingTransport:
     """Raises, which a transport never should."""
 
-    takes_groups: bool = False
+    at_most: int = 1
     resend_s: float | None = None
     timeout_s: float = 1.0
 
@@ -81,7 +81,7 @@ class FailingTransport:
 class HangingTransport:
     """Does not answer until it may."""
 
-    takes_groups: bool = False
+    at_most: int = 1
     resend_s: float | None = None
     timeout_s: float = 60.0
 

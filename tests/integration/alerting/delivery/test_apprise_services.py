@@ -27,6 +27,14 @@ def test_apprise_carries_title_text_and_kind() -> None:
     assert said["type"] == "failure"
 
 
+@pytest.mark.parametrize(
+    ("url", "at_most"),
+    [("json://localhost/", 16), ("discord://123456789012345678901234/abcdefghijklmnopqrstuvwxyz", 1)],
+)
+def test_a_group_is_no_longer_than_a_service_takes(url: str, at_most: int) -> None:
+    assert AppriseConfig.model_validate({"urls": [url]}).build().at_most == at_most
+
+
 @pytest.mark.parametrize("name", ["@everyone", "@here", "<@123>", "<@&456>", "<!channel>", "<#C01>", "@ann"])
 def test_an_id_calls_nobody_in_a_chat(name: str) -> None:
     told = notification()

@@ -41,7 +41,7 @@ class OneMessage(Outbox):
 
 
 class Kept:
-    takes_groups: bool = False
+    at_most: int = 1
     resend_s: float | None = None
     timeout_s: float = 7.0
 
