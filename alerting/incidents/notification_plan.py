@@ -37,14 +37,20 @@ class SentNotification:
     """One row of the outbox, of this incident and one receiver. `due_at`: when the next attempt is; `outcome`: sent or
     failed; None while on its way."""
 
+    id: int
     receiver: str
     action: Action
+    change: str
     created_at: datetime
     due_at: datetime
     body: Document
     group_key: str
     attempts: int = 0
     outcome: str | None = None
+
+    @property
+    def is_untried(self) -> bool:
+        return self.outcome is None and self.attempts == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,26 @@ def plan(
             resend_s = policy.resend_s.get(receiver)
             orders += _further(status, episode, goes_to.get(receiver), resend_s, now)
     return [*orders, *_through_fallback(status, episodes, policy, now, leads_since)]
+
+
+def to_withdraw(status: IncidentStatus, sent: Sequence[SentNotification]) -> list[SentNotification]:
+    """Return the notifications without an attempt that are not to be sent as long as the incident is withheld or
+    acknowledged. What is due when that ends is planned anew; not so what failed elsewhere and goes to the fallback."""
+    if not status.is_open or (status.withheld is None and not status.is_acknowledged):
+        return []
+    rows = []
+    for receiver in {row.receiver for row in sent}:
+        episode = _episode(sent, receiver)
+        untried = [row for row in episode if row.is_untried and row.change != "fallback"]
+        if any(row.action == "trigger" and row not in untried for row in episode):  # so it knows of the incident
+            is_withheld = status.withheld is not None
+            untried = [
+                row
+                for row in untried
+                if row.change == "reminder" or (is_withheld and row.action in ("trigger", "update"))
+            ]
+        rows += untried
+    return rows
 
 
 def seconds_since_trigger(sent: Sequence[SentNotification], now: datetime) -> float:

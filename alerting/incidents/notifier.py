@@ -21,6 +21,7 @@ from alerting.incidents.notification_plan import (
     is_of_severity,
     plan,
     seconds_since_trigger,
+    to_withdraw,
 )
 from alerting.incidents.routing import ReceiverRoute, receivers_of
 from alerting.incidents.suppression import ActiveSilence, Maintenance, SuppressionContext, suppression_reason
@@ -51,12 +52,18 @@ class NotificationContext:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What is due of an incident: `orders` with this `body`. `withheld`: why its notifications are, as of now."""
+    """What is due of an incident: `orders` with this `body`, after those `withdrawn`. `withheld`: why its notifications
+    are, as of now."""
 
     incident: Incident
     withheld: Withheld | None
     body: dict[str, Any]
+    withdrawn: Sequence[SentNotification]
     orders: Sequence[PlannedNotification]
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.orders or self.withdrawn) or self.withheld != self.incident.withheld
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,7 @@ class Notifier:
     ) -> bool:
         """Return whether `notify` would write something of these incidents of a pipeline, which are all it has."""
         planned = self._planned(context, pipeline, incidents, {}, rules, now)
-        return any(plan.orders or plan.withheld != plan.incident.withheld for plan in planned)
+        return any(plan.is_due for plan in planned)
 
     def _planned(
         self,
@@ -159,19 +166,23 @@ class Notifier:
         withheld: Withheld | None,
         now: datetime,
     ) -> _Planned:
-        sent = context.sent.get(incident.id, ())
-        triggered_s = seconds_since_trigger([row for row in sent if is_of_severity(row, incident.severity)], now)
-        unacknowledged_s = None if incident.acknowledged_at else triggered_s
-        goes_to = receivers_of(self.routes, labels_of(incident, labels), unacknowledged_s)
         change = "opened" if incident.is_open else "resolved"
         body = incident_body(incident, change, labels, self.dashboard_url)
         listed = is_listed(incident.pipeline)  # reminders of the canary's prove that this works, so nothing ends them
         is_acknowledged = listed and incident.acknowledged_at is not None
         status = IncidentStatus(incident.is_open, is_acknowledged, change, body, withheld)
+        withdrawn = to_withdraw(status, context.sent.get(incident.id, ()))
+        sent = [row for row in context.sent.get(incident.id, ()) if row not in withdrawn]
+        triggered_s = seconds_since_trigger([row for row in sent if is_of_severity(row, incident.severity)], now)
+        unacknowledged_s = None if incident.acknowledged_at else triggered_s
+        goes_to = receivers_of(self.routes, labels_of(incident, labels), unacknowledged_s)
         policy = self.policy if listed else NotificationPolicy()
-        return _Planned(incident, withheld, body, plan(status, sent, goes_to, policy, now, context.leads_since))
+        orders = plan(status, sent, goes_to, policy, now, context.leads_since)
+        return _Planned(incident, withheld, body, withdrawn, orders)
 
     def _queue(self, connection: Connection, planned: _Planned, now: datetime) -> None:
+        if planned.withdrawn:
+            outbox.withdraw(connection, planned.withdrawn)
         outbox.queue(connection, planned.incident.id, planned.body, planned.orders)
         escalated = [order.receiver for order in planned.orders if order.change == "escalated"]
         if escalated:

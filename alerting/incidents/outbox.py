@@ -123,6 +123,10 @@ _DROP: Final = text(
     "last_error = 'this receiver was removed from the alerting file' "
     "WHERE done_at IS NULL AND receiver <> ALL(:receivers)"
 )
+_WITHDRAW: Final = text(
+    "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped' "
+    "WHERE id = ANY(:ids) AND attempts = 0 AND done_at IS NULL"
+)
 _SUPERSEDE: Final = text(
     "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped' WHERE incident_id = :incident "
     "AND receiver = :receiver AND action IN ('update', 'refresh') AND attempts = 0 AND done_at IS NULL"
@@ -163,8 +167,10 @@ def notifications_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> 
     by_incident: dict[uuid.UUID, list[SentNotification]] = {}
     for row in rows:
         sent = SentNotification(
+            row.id,
             row.receiver,
             row.action,
+            row.change,
             row.created_at,
             row.next_attempt_at,
             row.body,
@@ -174,6 +180,11 @@ def notifications_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> 
         )
         by_incident.setdefault(row.incident_id, []).append(sent)
     return by_incident
+
+
+def withdraw(connection: Connection, rows: Iterable[SentNotification]) -> None:
+    """Drop messages, unless a sender has claimed them meanwhile."""
+    connection.execute(_WITHDRAW, {"ids": [row.id for row in rows]})
 
 
 def queue(

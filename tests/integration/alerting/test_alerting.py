@@ -275,12 +275,31 @@ def test_a_silence_keeps_an_incident_to_itself_until_it_ends(watched: Store) -> 
     assert happened(watched) == ["opened", "withheld", "released"]
 
 
+def test_a_page_that_waits_for_its_group_is_taken_back_by_a_silence_and_queued_again_when_that_ends(
+    watched: Store,
+) -> None:
+    by = evaluator(watched, ReceiverRoute((), ("hook",), group_wait_s=300))
+    close_windows(watched, "ll")
+    evaluate(watched, by)
+    silence, _ = incident_actions.silence(watched, ["team=checkout"], reason="known", author="ann", for_s=3_600)
+    evaluate(watched, by)
+    incident_actions.unsilence(watched, silence.id, "ann")
+    evaluate(watched, by)
+    assert [row.outcome for row in rows(watched, OutboxMessageRow)] == ["dropped", None]
+    incident_actions.acknowledge(watched, str(rows(watched, IncidentRow)[0].id), "ann")
+    [findings] = by.assess_news(watched.pipelines(), {"chain": ()}).findings
+    by.apply(findings)
+    assert [row.outcome for row in rows(watched, OutboxMessageRow)] == ["dropped", "dropped"]
+
+
 def test_an_acknowledged_incident_is_neither_repeated_nor_escalated(watched: Store) -> None:
     route = ReceiverRoute((), ("hook",), repeat_s=0, escalations=(Escalation(0, ("boss",)),))
     by = evaluator(watched, route)
     close_windows(watched, "ll")
     evaluate(watched, by)
     assert ("boss", "trigger", "escalated") in queued(watched)
+    with watched.engine.begin() as connection:
+        connection.execute(text("UPDATE outbox SET attempts = 1"))
     incident = rows(watched, IncidentRow)[0]
     incident_actions.acknowledge(watched, str(incident.id), "ann", "on it")
     evaluate(watched, by)

@@ -25,7 +25,7 @@ def test_an_acknowledgement_ends_the_reminders_of_other_pipelines_only(pipeline:
     opened, now = OPEN.opened_at, OPEN.opened_at + timedelta(seconds=REMIND_S + 1)
     incident = replace(OPEN, pipeline=pipeline, acknowledged_at=opened, acknowledged_by="ada")
     body = notifier._plan(NotificationContext({}), OPEN, {}, None, opened).body
-    sent = SentNotification("pager", "trigger", opened, opened, body, "chain", attempts=1, outcome="sent")
+    sent = SentNotification(1, "pager", "trigger", "opened", opened, opened, body, "chain", attempts=1, outcome="sent")
 
     planned = notifier._plan(NotificationContext({OPEN.id: [sent]}), incident, {}, None, now)
 

@@ -19,6 +19,7 @@ from alerting.incidents.notification_plan import (
     is_of_severity,
     plan,
     seconds_since_trigger,
+    to_withdraw,
 )
 from alerting.incidents.routing import RoutedReceiver
 
@@ -55,11 +56,14 @@ class Story:
     goes_to: dict[str, RoutedReceiver] = field(default_factory=lambda: to("pager"))
     now: datetime = START
     leads_since: datetime | None = None
+    queued: int = 0
 
     def look(self) -> list[PlannedNotification]:
         """Plans and queues until nothing is due, as evaluation after evaluation does."""
         made: list[PlannedNotification] = []
         for _ in range(5):
+            withdrawn = to_withdraw(self.standing, self.told)
+            self.told = [row for row in self.told if row not in withdrawn]
             orders = plan(self.standing, self.told, self.goes_to, self.policy, self.now, self.leads_since)
             if not orders:
                 return made
@@ -68,8 +72,18 @@ class Story:
                 notes = [*self.standing.body["notes"], *([order.note] if order.note else [])]
                 queued = {**self.standing.body, "notes": notes}
                 due_at = self.now + timedelta(seconds=order.wait_s)
+                self.queued += 1
                 self.told.append(
-                    SentNotification(order.receiver, order.action, self.now, due_at, queued, order.group_key)
+                    SentNotification(
+                        self.queued,
+                        order.receiver,
+                        order.action,
+                        order.change,
+                        self.now,
+                        due_at,
+                        queued,
+                        order.group_key,
+                    )
                 )
         raise AssertionError(f"there is always something more to tell: {made}")
 
@@ -113,10 +127,58 @@ def test_when_a_silence_ends_its_open_incident_is_told() -> None:
 def test_a_silence_keeps_reminders_and_updates_back_but_not_the_end() -> None:
     story = Story()
     story.look()
+    story.answered("sent")
     story.standing = replace(OPEN, withheld="silence", body=body(worst=0.5))
     assert story.later(REPEAT_S).look() == []
     story.standing = replace(OPEN, is_open=False, change="resolved", withheld="silence")
     assert story.look()[0].action == "resolve"
+
+
+def test_a_silence_takes_back_what_nobody_has_tried_to_send_until_it_ends() -> None:
+    story = Story()
+    story.look()
+    story.standing = replace(OPEN, withheld="silence")
+    story.look()
+    assert story.actions() == []
+    story.standing = OPEN
+    assert [order.change for order in story.look()] == ["opened"]
+    story.answered("sent")
+    story.standing = replace(OPEN, body=body(worst=0.5))
+    assert [order.action for order in story.look()] == ["update"]
+    story.standing = replace(story.standing, withheld="silence")
+    story.look()
+    assert story.actions() == ["trigger"]
+    story.standing = replace(story.standing, withheld=None)
+    assert [order.action for order in story.look()] == ["update"]
+
+
+def test_an_acknowledgement_takes_back_what_nobody_has_tried_to_send_and_who_knows_hears_of_it() -> None:
+    story = Story(goes_to=to("pager", "chat"))
+    story.look()
+    story.answered("sent", "chat")
+    story.standing = replace(OPEN, is_acknowledged=True)
+    assert [(order.receiver, order.action) for order in story.look()] == [("chat", "acknowledge")]
+    assert story.actions() == []
+    story.standing = replace(OPEN, is_open=False, change="resolved")
+    assert [order.receiver for order in story.look()] == ["chat"]
+
+
+def test_a_reminder_that_waits_is_taken_back_when_somebody_takes_the_incident() -> None:
+    story = Story()
+    story.look()
+    story.answered("sent")
+    assert [order.change for order in story.later(REPEAT_S).look()] == ["reminder"]
+    story.standing = replace(OPEN, is_acknowledged=True)
+    story.look()
+    assert story.actions() == ["trigger", "acknowledge"]
+
+
+def test_what_another_receiver_refused_is_not_taken_back_from_the_fallback() -> None:
+    story = Story()
+    story.look()
+    story.told = [replace(row, receiver="mail", change="fallback") for row in story.told]
+    for standing in (replace(OPEN, withheld="silence"), replace(OPEN, is_acknowledged=True)):
+        assert to_withdraw(standing, story.told) == []
 
 
 def test_an_incident_that_comes_back_is_triggered_again() -> None:
@@ -150,6 +212,7 @@ def test_who_has_not_taken_a_message_yet_is_not_reminded_of_it() -> None:
 def test_a_receiver_that_forgets_is_told_again_while_it_is_open_also_when_it_is_silenced() -> None:
     story = Story(policy=NotificationPolicy(resend_s={"pager": 60}))
     story.look()
+    story.answered("sent")
     assert story.later(59).look() == []
     assert [order.action for order in story.later(1).look()] == ["refresh"]
     story.standing = replace(OPEN, withheld="silence")
@@ -231,6 +294,7 @@ def test_who_knows_the_ticket_is_triggered_again_when_it_becomes_a_page_and_othe
         ("pager", "trigger", "opened"),
         ("mail", "trigger", "raised"),
     ]
+    story.answered("sent")
     story.standing = replace(OPEN, is_acknowledged=True)
     assert [(order.receiver, order.action) for order in story.later(60).look()] == [
         ("pager", "acknowledge"),
@@ -297,6 +361,9 @@ def check(story: Story, receiver: str) -> None:
             if row.action == "resolve":
                 knows = was_refused = False
     standing = story.standing
+    waiting = [row for row in story.told if row.receiver == receiver and row.is_untried and row.change != "fallback"]
+    if standing.is_open and standing.withheld is not None:
+        assert not any(row.action in ("trigger", "update") for row in waiting), "it is silenced, and about to be told"
     if not standing.is_open:
         assert not knows, "the incident is over, and it has not been told"
     elif standing.withheld is None and not standing.is_acknowledged and receiver in story.goes_to:
