@@ -24,7 +24,6 @@ from lagloss_server.store.ownership import ALERTING, Claims
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 
-REFRESHES_KEPT_S: Final = 3_600
 KEPT_S: Final = 90 * 86_400
 """How long messages of incidents that are over are kept."""
 CANARY_KEPT_S: Final = 2 * 86_400
@@ -106,10 +105,8 @@ _OVER: Final = (
 """The canary's incidents that are over: there is one in each hour."""
 _TIDY: Final = text(
     """
-    DELETE FROM outbox WHERE done_at < clock_timestamp() - make_interval(secs => :refreshes_kept_s)
-      AND (action = 'refresh' OR (
-        done_at < clock_timestamp() - make_interval(secs => :kept_s)
-        AND NOT EXISTS (SELECT FROM incident WHERE incident.id = incident_id AND state = 'open')))
+    DELETE FROM outbox WHERE done_at < clock_timestamp() - make_interval(secs => :kept_s)
+      AND NOT EXISTS (SELECT FROM incident WHERE incident.id = incident_id AND state = 'open')
     """
 )
 _TIDY_CANARY: Final = (
@@ -131,6 +128,11 @@ _SUPERSEDE: Final = text(
     "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped' WHERE incident_id = :incident "
     "AND receiver = :receiver AND action IN ('update', 'refresh') AND attempts = 0 AND done_at IS NULL"
 )
+_FORGET_REFRESHES: Final = text(
+    "DELETE FROM outbox WHERE incident_id = :incident AND receiver = :receiver AND action = 'refresh' "
+    "AND done_at IS NOT NULL"
+)
+"""Of which one is sent each minute: once another message follows, none depends on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +192,10 @@ def withdraw(connection: Connection, rows: Iterable[SentNotification]) -> None:
 def queue(
     connection: Connection, incident: uuid.UUID, body: dict[str, Any], orders: Sequence[PlannedNotification]
 ) -> None:
-    """Add the messages; drop older updates that have had no attempt yet."""
+    """Add the messages; drop older updates that have had no attempt yet, and forget refreshes that are done."""
     for order in orders:
-        connection.execute(_SUPERSEDE, {"incident": incident, "receiver": order.receiver})
+        for statement in (_SUPERSEDE, _FORGET_REFRESHES):
+            connection.execute(statement, {"incident": incident, "receiver": order.receiver})
         connection.execute(
             insert(OutboxMessageRow).values(
                 receiver=order.receiver,
@@ -291,6 +294,6 @@ def tidy(engine: Engine) -> None:
     """Delete messages that were done long ago, except those of open incidents, whose plan still depends on them; and
     incidents of the canary."""
     with engine.begin() as connection:
-        connection.execute(_TIDY, {"refreshes_kept_s": REFRESHES_KEPT_S, "kept_s": KEPT_S})
+        connection.execute(_TIDY, {"kept_s": KEPT_S})
         for statement in _TIDY_CANARY:
             connection.execute(text(statement), {"canary": CANARY, "kept_s": CANARY_KEPT_S})

@@ -193,6 +193,19 @@ def test_an_update_that_somebody_tries_to_send_is_not_dropped_and_one_that_waits
     assert messages(store, "hook") == [("trigger", "sent"), ("update", None), ("update", "dropped"), ("resolve", None)]
 
 
+def test_of_the_refreshes_of_an_incident_the_newest_is_kept(store: Store) -> None:
+    policy = NotificationPolicy(resend_s={"hook": 0.0})
+    by = Evaluator(store, Notifier((ReceiverRoute((), ("hook",)),), policy=policy))
+    close_windows(store, "ll")
+    for _ in range(4):
+        evaluate(store, by)
+        record(store, claim(store), Sent())
+    assert messages(store, "hook") == [("trigger", "sent"), ("refresh", "sent")]
+    close_windows(store, "ooo", first=2)
+    evaluate(store, by)
+    assert messages(store, "hook") == [("trigger", "sent"), ("resolve", None)]
+
+
 def test_of_a_group_only_those_are_given_up_that_are_a_day_old(store: Store) -> None:
     old, new = queue_tests(store, ["a", "a"])
     with store.engine.begin() as connection:
