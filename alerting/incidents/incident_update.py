@@ -19,7 +19,7 @@ from alerting.incidents.notifier import Notifier
 from alerting.rules import Rule
 from alerting.rules.assessment import Assessment
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.incidents.incident import Incident
+from lagloss_server.incidents.incident import Incident, Withheld
 from lagloss_server.model.window import rfc3339
 
 NOTIFY_LATE_S: Final = 3_600
@@ -68,8 +68,12 @@ class IncidentUpdate:
     def notify(self, findings: Findings, notifier: Notifier) -> None:
         """Queue the notifications that are due."""
         open_rules = {incident.rule: incident.severity for incident in self.open}
+        withheld: dict[uuid.UUID, Withheld | None] = {}
         for stage in self._stages(findings.pipeline.applied_at_ms / 1_000):
-            notifier.notify(self.connection, findings.pipeline, stage, open_rules, findings.rules, self.now)
+            current = [replace(incident, withheld=withheld.get(incident.id, incident.withheld)) for incident in stage]
+            withheld |= notifier.notify(
+                self.connection, findings.pipeline, current, open_rules, findings.rules, self.now
+            )
 
     def end(self, incident: Incident, why: str) -> None:
         """Resolve an incident whose rule is evaluated no longer."""

@@ -84,13 +84,17 @@ class Notifier:
         open_rules: Mapping[str, str],
         rules: Mapping[str, Rule],
         now: datetime,
-    ) -> None:
-        """Queue the notifications due for the pipeline's incidents, in the transaction that changed them. `open_rules`:
-        rules with an open incident, besides those of `incidents`, and its severity."""
+    ) -> dict[UUID, Withheld | None]:
+        """Queue the notifications due for the pipeline's incidents, in the transaction that changed them. Return what
+        withholds them now. `open_rules`: rules with an open incident, besides those of `incidents`, and its
+        severity."""
         context = self.read_context(connection, [pipeline], incidents, now)
+        withheld = {}
         for planned in self._planned(context, pipeline, incidents, open_rules, rules, now):
             self._note_withheld(connection, planned.incident, planned.withheld, now)
             self._queue(connection, planned, now)
+            withheld[planned.incident.id] = planned.withheld
+        return withheld
 
     def read_context(
         self, connection: Connection, pipelines: Iterable[StoredPipeline], incidents: Sequence[Incident], now: datetime

@@ -292,6 +292,17 @@ def test_a_page_that_waits_for_its_group_is_taken_back_by_a_silence_and_queued_a
     assert [row.outcome for row in rows(watched, OutboxMessageRow)] == ["dropped", "dropped"]
 
 
+def test_an_incident_that_comes_back_and_is_over_within_one_look_is_withheld_no_more(watched: Store) -> None:
+    by, first = evaluator(watched), minutes_ago(20)
+    close_windows(watched, "llooo", first=first)
+    evaluate(watched, by)
+    incident_actions.silence(watched, ["team=checkout"], reason="known", author="ann", for_s=3_600)
+    close_windows(watched, "llooo", first=first + 5)
+    assert evaluate(watched, by) == ["loss reopened", "loss resolved"]
+    [row] = rows(watched, IncidentRow)
+    assert (row.state, row.withheld_kind) == ("resolved", None)
+
+
 def test_an_acknowledged_incident_is_neither_repeated_nor_escalated(watched: Store) -> None:
     route = ReceiverRoute((), ("hook",), repeat_s=0, escalations=(Escalation(0, ("boss",)),))
     by = evaluator(watched, route)

@@ -155,12 +155,12 @@ def test_a_connection_that_is_ended_in_one_evaluation_keeps_no_other_pipeline_fr
         close_windows(store, "ll", name=name)
     whole = Notifier.notify
 
-    def end_transaction(self: Notifier, connection: Connection, pipeline: StoredPipeline, *rest: Any) -> None:
+    def end_transaction(self: Notifier, connection: Connection, pipeline: StoredPipeline, *rest: Any) -> Any:
         if pipeline.name == "bad":
             own = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
             with store.engine.connect() as other:
                 other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": own})
-        whole(self, connection, pipeline, *rest)
+        return whole(self, connection, pipeline, *rest)
 
     monkeypatch.setattr(Notifier, "notify", end_transaction)
     with running(store, database_url):

@@ -64,9 +64,10 @@ class TellingMeanwhile(Notifier):
 
     meanwhile: Meanwhile = field(kw_only=True)
 
-    def notify(self, *given: Any) -> None:
-        Notifier.notify(self, *given)
+    def notify(self, *given: Any) -> Any:
+        withheld = Notifier.notify(self, *given)
         self.meanwhile.begin()
+        return withheld
 
 
 class ReadMeanwhile(Store):
