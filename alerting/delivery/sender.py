@@ -48,6 +48,8 @@ class Sender:
         self._metrics = metrics
         self._apart = False
         """The transport failed on a group: its messages go one by one, so that the one it fails on delays no other."""
+        self._asked_again_s = float("-inf")
+        """When the receiver wants the next message, on the monotonic clock: it has named a pause."""
         self._woken = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"sender-{self.receiver}", daemon=True)
@@ -94,12 +96,15 @@ class Sender:
 
     def _until_due_s(self) -> float:
         due_s = self._outbox.next_due_s() if self._lead.owner is not None else None
-        return IDLE_S if due_s is None else min(max(due_s, 0.05), IDLE_S)
+        return IDLE_S if due_s is None else min(max(due_s, self._pause_s(), 0.05), IDLE_S)
+
+    def _pause_s(self) -> float:
+        return self._asked_again_s - time.monotonic()
 
     def _send_some(self) -> bool:
         """Claim, send and record one message or group; return whether there was one."""
         owner = self._lead.owner
-        if owner is None or self._stopping:
+        if owner is None or self._stopping or self._pause_s() > 0:
             return False
         claimed_at_s = _now_s()
         claim_s = self._transport.timeout_s + CLAIM_MARGIN_S
@@ -111,7 +116,10 @@ class Sender:
         if _now_s() - claimed_at_s > CLAIM_MARGIN_S:
             return True  # we were asleep: another sender may be sending it by now
         began_s = time.monotonic()
-        outcome = self._outbox.record(claimed, self._send(claimed))
+        outcome = self._send(claimed)
+        if isinstance(outcome, TryLater) and outcome.after_s is not None:
+            self._asked_again_s = time.monotonic() + outcome.after_s
+        outcome = self._outbox.record(claimed, outcome)
         self._note(claimed, outcome, time.monotonic() - began_s)
         return True
 
