@@ -25,6 +25,7 @@ from alerting.service import Alerter
 from lagloss_server.base.settings import Settings
 from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.model.canary import is_listed
+from lagloss_server.net.outcome import LONGEST_WAIT_S
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -33,6 +34,8 @@ STATEMENT_TIMEOUT: Final = "120s"
 """For a read of all pipelines, the longest statement."""
 TRANSACTION_IDLE: Final = "10s"
 """So long at most the locks of an alerter that is paused or cut off hold up its successor."""
+RESEND_WAIT_S: Final = 5.0
+"""Longest pause before a retry to a receiver that expires what is not sent again: once it is back, alerts live on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def build(settings: Settings) -> AlertingSetup:
         TraceLinks(settings.trace_url),
     )
     senders = [
-        Sender(Outbox(store.engine, name, file.fallback if is_listed(name) else None), transport, lead, metrics)
+        Sender(_outbox(store.engine, name, file.fallback, transport), transport, lead, metrics)
         for name, transport in transports.items()
     ]
     metrics.waiting(lambda: _waiting(store.engine, transports))
@@ -83,6 +86,11 @@ def notifier(file: AlertingFile, transports: Mapping[str, Transport], dashboard_
     policy = NotificationPolicy(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
     maintenance = [_maintenance(window) for window in file.maintenance]
     return Notifier([_route(route) for route in file.routes], maintenance, policy, dashboard_url)
+
+
+def _outbox(engine: Engine, receiver: str, fallback: str | None, transport: Transport) -> Outbox:
+    longest_wait_s = LONGEST_WAIT_S if transport.resend_s is None else min(transport.resend_s, RESEND_WAIT_S)
+    return Outbox(engine, receiver, fallback if is_listed(receiver) else None, longest_wait_s)
 
 
 def _route(spec: RouteSpec) -> ReceiverRoute:

@@ -19,7 +19,7 @@ from alerting.incidents.notification import Notification
 from alerting.incidents.notification_plan import PlannedNotification, SentNotification
 from alerting.incidents.repository import take_turn
 from lagloss_server.model.canary import CANARY
-from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
+from lagloss_server.net.outcome import GIVE_UP_AFTER_S, LONGEST_WAIT_S, Outcome, Refused, Sent, TryLater
 from lagloss_server.store.ownership import ALERTING, Claims
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
@@ -216,12 +216,16 @@ def queue(
 
 
 class Outbox:
-    """Outbox of one receiver, as its sender uses it. `fallback`: receiver of the messages that this one refuses."""
+    """Outbox of one receiver, as its sender uses it. `fallback`: receiver of the messages that this one refuses;
+    `longest_wait_s`: before a retry, if the receiver names no pause."""
 
-    def __init__(self, engine: Engine, receiver: str, fallback: str | None) -> None:
+    def __init__(
+        self, engine: Engine, receiver: str, fallback: str | None, longest_wait_s: float = LONGEST_WAIT_S
+    ) -> None:
         self._engine = engine
         self.receiver = receiver
         self._fallback = fallback
+        self._longest_wait_s = longest_wait_s
 
     def claim(self, owner: str, claim_s: float, at_most: int) -> ClaimedMessages | None:
         """Claim the messages that are due first, of one group; return None if none are, or if the session `owner` does
@@ -257,7 +261,8 @@ class Outbox:
                     given_up = outcome.given_up(claimed.attempts)
                     if claimed.overdue:
                         self._fail(connection, claimed, claimed.overdue, given_up.error)
-                    _CLAIMS.defer(connection, claimed.claim, outcome.wait_s(claimed.attempts), error, _are(claimed.ids))
+                    wait_s = outcome.wait_s(claimed.attempts, longest_s=self._longest_wait_s)
+                    _CLAIMS.defer(connection, claimed.claim, wait_s, error, _are(claimed.ids))
                     return outcome if len(claimed.overdue) < len(claimed.ids) else given_up
         return outcome
 

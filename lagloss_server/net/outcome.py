@@ -8,6 +8,8 @@ from typing import Final
 
 GIVE_UP_AFTER_S: Final = 86_400.0
 """Age at which an undelivered message is given up."""
+LONGEST_WAIT_S: Final = 300.0
+"""Longest pause before a retry, if the receiver names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class TryLater:
         """Return the outcome to record after GIVE_UP_AFTER_S."""
         return Refused(f"gave up after {attempts} attempts in a day; last error: {self.error}")
 
-    def wait_s(self, attempts: int, first_s: float = 1.0, longest_s: float = 300.0) -> float:
+    def wait_s(self, attempts: int, first_s: float = 1.0, longest_s: float = LONGEST_WAIT_S) -> float:
         """Return the pause before the next attempt, in s: `backoff_s`, and at least the receiver's."""
         return max(backoff_s(attempts, random.random(), first_s, longest_s), self.after_s or 0)
 
@@ -41,7 +43,7 @@ class TryLater:
 Outcome = Sent | Refused | TryLater
 
 
-def backoff_s(attempts: int, chance: float, first_s: float = 1.0, longest_s: float = 300.0) -> float:
+def backoff_s(attempts: int, chance: float, first_s: float = 1.0, longest_s: float = LONGEST_WAIT_S) -> float:
     """Return the pause before the next attempt, in s.
 
     Doubles with each attempt, from `first_s` to `longest_s`, times 0.75 to 1.25 (`chance` in [0, 1)), so that receivers

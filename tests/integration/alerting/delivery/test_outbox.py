@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.fakes.http_receiver import HttpReceiver
 from tests.integration.alerting.test_turns import Meanwhile, TellingMeanwhile
-from tests.support.alerting_world import close_window, close_windows, evaluate, only_loss, rows
+from tests.support.alerting_world import alerting_file, close_window, close_windows, evaluate, only_loss, rows
 
 LEADER, ANOTHER = "leader", "another"
 CLAIM_S = 20.0
@@ -62,13 +63,13 @@ def make_due(store: Store) -> None:
         connection.execute(update(OutboxMessageRow).values(next_attempt_at=text("clock_timestamp()")))
 
 
-def queue_tests(store: Store, groups: list[str]) -> list[int]:
+def queue_tests(store: Store, groups: list[str], receiver: str = "hook") -> list[int]:
     with store.engine.begin() as connection:
         statement = text(
             "INSERT INTO outbox (receiver, action, change, group_key, body) "
-            "VALUES ('hook', 'test', 'test', :group, '{}') RETURNING id"
+            "VALUES (:receiver, 'test', 'test', :group, '{}') RETURNING id"
         )
-        return [connection.execute(statement, {"group": group}).scalar_one() for group in groups]
+        return [connection.execute(statement, {"receiver": receiver, "group": group}).scalar_one() for group in groups]
 
 
 def test_who_does_not_lead_claims_nothing(store: Store) -> None:
@@ -204,6 +205,24 @@ def test_of_the_refreshes_of_an_incident_the_newest_is_kept(store: Store) -> Non
     close_windows(store, "ooo", first=2)
     evaluate(store, by)
     assert messages(store, "hook") == [("trigger", "sent"), ("resolve", None)]
+
+
+def test_a_receiver_that_expires_alerts_is_tried_again_within_seconds_however_long_it_was_away(
+    store: Store, database_url: str, tmp_path: Path
+) -> None:
+    receivers = {"am": {"alertmanager": {"urls": ["http://127.0.0.1:1"], "allowPrivate": True}}}
+    queue_tests(store, ["a"], "am")
+    with store.engine.begin() as connection:
+        connection.execute(update(OutboxMessageRow).values(attempts=20))
+    settings = Settings(database_url=database_url, alerting_file=alerting_file(tmp_path, receivers))
+    with closing(assembly.build(settings)) as setup:
+        [sender] = [sender for sender in setup.alerter._senders if sender.receiver == "am"]
+        claimed = sender._outbox.claim(LEADER, CLAIM_S, 50)
+        assert claimed is not None
+        sender._outbox.record(claimed, TryLater("HTTP 503"))
+        due_s = sender._outbox.next_due_s()
+        assert due_s is not None
+        assert due_s < 7
 
 
 def test_of_a_group_only_those_are_given_up_that_are_a_day_old(store: Store) -> None:
