@@ -35,12 +35,16 @@ class _Kept:
 
     def __init__(self, pipeline: StoredPipeline, engine: Engine) -> None:
         graph = pipeline.definition.graph
-        self.version = pipeline.version
+        self.pipeline = pipeline
         self.nodes, self.sources = frozenset(graph.nodes), graph.sources
         self.rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
         self.stored = StoredWindows(pipeline.name, reader_of(pipeline.definition, self.rules.values()), engine)
         self.watched = {name for rule in self.rules.values() for name in rule.watches}
         self.habits = HabitCache(pipeline.name, self.rules.values())
+
+    def is_of(self, pipeline: StoredPipeline) -> bool:
+        """Return whether it is of this definition: a restored database gives a version's number to another one."""
+        return self.pipeline is pipeline or self.pipeline == pipeline
 
 
 class ViewCache:
@@ -144,14 +148,14 @@ class ViewCache:
 
     def _of(self, pipeline: StoredPipeline) -> _Kept:
         cached = self._kept.get(pipeline.name)
-        if cached is None or cached.version != pipeline.version:
+        if cached is None or not cached.is_of(pipeline):
             cached = self._kept[pipeline.name] = _Kept(pipeline, self._engine)
         return cached
 
     def has_read(self, pipeline: StoredPipeline) -> bool:
         """Return whether a view of this version needs to read only what changed."""
         cached = self._kept.get(pipeline.name)
-        return cached is not None and cached.version == pipeline.version and cached.stored.has_read
+        return cached is not None and cached.is_of(pipeline) and cached.stored.has_read
 
     def forget(self, names_to_keep: Iterable[str]) -> None:
         """Forget all other pipelines."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import Connection, event, insert, select, update
+from sqlalchemy import Connection, delete, event, insert, select, update
 
 from alerting.backtest.history import read_habits
 from alerting.rules import rules_of
@@ -18,7 +18,7 @@ from alerting.views.view_cache import ViewCache
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.place import Place
 from lagloss_server.store.partitions import DAY_S
-from lagloss_server.store.schema.core import EmitterRow, RollupRow, TallyRow, WindowRow, table_of
+from lagloss_server.store.schema.core import EmitterRow, PipelineRow, RollupRow, TallyRow, WindowRow, table_of
 from lagloss_server.store.store import Store
 from lagloss_server.sums.rollup import Rollup
 from tests.support.alert_views import defined
@@ -117,6 +117,17 @@ def test_a_new_version_of_the_definition_has_its_own_measures(store: Store) -> N
     changed = applied(store, "lag: [{at: link=src->mid, target: 1s}]")
     queue_time = Measure("p95", Place("link", "src->mid"))
     assert readings.view(changed, NOW_S).windows.read(queue_time).tolist() == [2.0]
+
+
+def test_another_definition_under_the_same_version_has_its_own_rules(store: Store) -> None:
+    views = ViewCache(store)
+    before = applied(store, "deadLetters: off")
+    assert "dead-letters" not in views.rules(before)
+    with store.engine.begin() as connection:  # as a backup that is restored, and another `apply`
+        connection.execute(delete(table_of(PipelineRow)))
+    after = applied(store, "deadLetters: on")
+    assert after.version == before.version
+    assert "dead-letters" in views.rules(after)
 
 
 def test_a_pipeline_without_windows_or_reports_has_a_view_with_nothing_in_it(store: Store) -> None:
