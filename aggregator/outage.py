@@ -52,15 +52,15 @@ _AWAY_IN_SPARK: Final = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?!Serialization|CorruptRecord|InvalidRecord|RecordTooLarge)"
     r"|org\.apache\.kafka\.common\.KafkaException: Failed to (?:construct|create)"
     r"|java\.(?:net|nio\.channels)\.\w+Exception|java\.util\.concurrent\.TimeoutException"
-    r"|No space left on device|ExecutorLostFailure|SparkContext (?:was|has been) shut ?down|SparkContext was stopped"
-    r"|stopped SparkContext"
+    r"|No space left on device|Disk quota exceeded|Read-only file system"
+    r"|ExecutorLostFailure|SparkContext (?:was|has been) shut ?down|SparkContext was stopped|stopped SparkContext"
 )
 """What a message of Spark's holds where a server or a machine is away, and the read is not to blame."""
 
 
 def is_outage(error: BaseException) -> bool:
     """Return whether a later try may do what failed: the connection to a server broke, a lock or a time ran out, a disk
-    is full. Anything else will fail again in the same way."""
+    takes no more. Anything else will fail again in the same way."""
     if isinstance(error, DBAPIError):
         return error.connection_invalidated or _is_outage_of_postgresql(error.orig)
     if isinstance(error, PySparkException | Py4JJavaError):

@@ -29,6 +29,9 @@ READ = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times: "
         (Py4JNetworkError("Answer from Java side is empty"), "spark"),
         (Py4JError("An error occurred while calling o66.collectToPython"), "spark"),
         (IllegalArgumentException("Cannot call methods on a stopped SparkContext."), "spark"),
+        (SparkRuntimeException(READ + "java.io.IOException: No space left on device"), "spark"),
+        (SparkRuntimeException(READ + "java.io.IOException: Disk quota exceeded"), "spark"),
+        (SparkRuntimeException(READ + "java.io.FileNotFoundException: /x (Read-only file system)"), "spark"),
     ],
 )
 def test_an_error_is_some_servers_trouble(error: Exception, server: str) -> None:
