@@ -53,6 +53,8 @@ class BeaconLog:
                 {
                     "group.id": "lagloss-metadata",
                     "enable.auto.commit": False,
+                    # By default librdkafka goes on at the end if retention passes a range's start: all would seem read.
+                    "auto.offset.reset": "error",
                     # A fetch at the log's end is held back so long, and the next range's waits behind it; else 500.
                     "fetch.wait.max.ms": 10,
                     # Spark reads so, too: a transaction that stays open must hold up no read of what lies behind it.
@@ -100,7 +102,7 @@ class BeaconLog:
         """Read the records in these ranges, which must be merged and held by the broker (see `clamp`).
 
         Raises:
-            KafkaException: the broker does not respond in time, or refuses.
+            KafkaException: the broker does not respond in time, refuses, or does not hold a range any more.
         """
         try:
             for item in ranges:
