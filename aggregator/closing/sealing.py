@@ -52,14 +52,15 @@ class Sealing:
 
 
 def _seal_gone(connection: Connection, watermarks: Mapping[int, Watermarks]) -> Windows:
-    """Mark closed windows whose blocks the log no longer holds: they are never read or rewritten."""
+    """Mark closed windows whose blocks the log no longer holds: they are never read or rewritten. A partition without
+    watermarks says nothing: whoever was asked may not know of it yet."""
     rows = connection.execute(
         text(
             "UPDATE \"window\" SET state = 'sealed', deadline = NULL WHERE state = 'closed' AND EXISTS ("
             " SELECT FROM jsonb_array_elements(log_start) needed"
-            " LEFT JOIN unnest(CAST(:partitions AS int[]), CAST(:lows AS bigint[])) held(partition, low)"
+            " JOIN unnest(CAST(:partitions AS int[]), CAST(:lows AS bigint[])) held(partition, low)"
             " ON held.partition = CAST(needed->>0 AS int)"
-            " WHERE low IS NULL OR CAST(needed->>1 AS bigint) < low) RETURNING pipeline, window_start"
+            " WHERE CAST(needed->>1 AS bigint) < low) RETURNING pipeline, window_start"
         ),
         {"partitions": list(watermarks), "lows": [marks.low for marks in watermarks.values()]},
     )

@@ -210,6 +210,14 @@ def merge_tallies(connection: Connection, followed: ReportBatch, basis: int) -> 
     connection.execute(upsert.on_conflict_do_update(index_elements=keys, set_=replaced, where=new.seq > table.c.seq))
 
 
+def known_partitions(engine: Engine) -> tuple[int, int]:
+    """Return how many partitions the topics of beacons and reports have at least, by the positions that are kept."""
+    tables_ = (tables.AuditedRow, tables.ReportsPositionRow)
+    with engine.connect() as connection:
+        beacons, reports = (connection.execute(select(func.max(table.topic_partition))).scalar() for table in tables_)
+    return (-1 if beacons is None else beacons) + 1, (-1 if reports is None else reports) + 1
+
+
 def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str) -> bool:
     """Return whether a topic was deleted and created again, by the ids for which positions were kept; if so, begin to
     follow anew: such a topic begins at offset 0, so no known position holds.

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from lagloss.broker.errors import kafka_error
 from lagloss.broker.topics import REPORTS
@@ -55,6 +55,9 @@ class ReportsTopic:
                 self._log = BeaconLog(self._bootstrap, REPORTS, timeout_s=_TIMEOUT_S)
             return Ends(self._log.ends())
         except KafkaException as error:
+            if self._log is not None and kafka_error(error).code() == KafkaError._UNKNOWN_PARTITION:
+                self._log.close()  # the next one asks without what this one knew: the topic may be another by now
+                self._log = None
             return Ends(None, f"Kafka did not respond: {kafka_error(error).str()}")
         except TimeoutError:
             return Ends(None, f"Kafka did not respond within {_TIMEOUT_S:g} s")

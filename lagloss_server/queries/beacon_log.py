@@ -44,6 +44,8 @@ class BeaconLog:
     def __init__(self, bootstrap: str, topic: str, timeout_s: float = TIMEOUT_S) -> None:
         self.topic = topic
         self._timeout_s = timeout_s
+        self._known = 0
+        """Partitions that the topic has at least."""
         self._refusals = BrokerRefusals()
         common = {"log_level": 0, "error_cb": self._refusals.take}
         connection = KafkaConnection.of(bootstrap)
@@ -65,7 +67,13 @@ class BeaconLog:
             )
         )
 
+    def know(self, partitions: int) -> None:
+        """Expect so many partitions at least: the topic had them earlier, and loses none."""
+        self._known = max(self._known, partitions)
+
     def partitions(self) -> list[int]:
+        """Return the topic's partitions. Raise KafkaException if a broker names fewer than are known: it has not heard
+        that the topic was widened, since it is cut off from the controller, or the topic is another one."""
         try:
             listed = self._admin.list_topics(self.topic, timeout=self._timeout_s).topics[self.topic]
         except KafkaException as error:
@@ -73,6 +81,10 @@ class BeaconLog:
         self._refusals.forget()
         if listed.error is not None:
             raise self._explained(KafkaException(listed.error))
+        if len(listed.partitions) < self._known:
+            what = f"{self.topic} has {self._known} partitions, and a broker knows of {len(listed.partitions)}"
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, what))
+        self.know(len(listed.partitions))
         return sorted(listed.partitions)
 
     def topic_id(self) -> str:

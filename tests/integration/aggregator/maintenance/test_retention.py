@@ -191,6 +191,18 @@ def test_a_window_that_is_sealed_by_age_is_off_the_agenda(pruned: Pruned) -> Non
     assert start not in pruned.watch.schedules["chain"].to_close(NOW_MS, NOW_MS)
 
 
+def test_a_window_is_not_sealed_by_a_broker_that_does_not_name_the_partition_of_its_blocks(
+    pruned: Pruned,
+) -> None:
+    start, window = days_ago(1), tables.WindowRow
+    pruned.close(start)
+    with pruned.store.engine.begin() as connection:
+        connection.execute(update(window).where(window.window_start == start).values(log_start=[[8, 5]]))
+    pruned.closer.sealing.seal_gone()  # the topic has partitions 0 to 7, as far as this broker knows
+    with pruned.store.engine.connect() as connection:
+        assert unfinished.read_states(connection, [("chain", start)]) == {("chain", start): "closed"}
+
+
 def test_a_day_in_use_is_left_for_the_next_round(pruned: Pruned) -> None:
     start = days_ago(9)
     pruned.report("one", start * 1000, [start])

@@ -6,7 +6,7 @@ from sqlalchemy import insert, select
 
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
-from aggregator.reports.report_tables import notice_recreated_topics
+from aggregator.reports.report_tables import known_partitions, notice_recreated_topics
 from lagloss.wire.format import EmitterReport, Progress, encode_report
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
@@ -24,6 +24,16 @@ def test_the_same_topics_change_nothing(store: Store) -> None:
     follower = followed(store, "reports-1")
     assert not notice_recreated_topics(store.engine, "beacons-1", "reports-1")
     assert follower.positions() == {0: 42}
+
+
+def test_partitions_are_known_by_the_positions_in_them_until_the_topic_is_another(store: Store) -> None:
+    assert known_partitions(store.engine) == (0, 0)
+    followed(store, "reports-1")
+    with store.engine.begin() as connection:
+        connection.execute(insert(tables.AuditedRow).values(topic_partition=8, next_offset=1, topic_id="beacons-1"))
+    assert known_partitions(store.engine) == (9, 1)
+    assert notice_recreated_topics(store.engine, "beacons-2", "reports-1")
+    assert known_partitions(store.engine) == (0, 0)
 
 
 def test_another_topic_is_followed_from_its_start(store: Store) -> None:
