@@ -34,6 +34,7 @@ from sqlalchemy import (
     cast,
     func,
     select,
+    text,
     true,
     update,
 )
@@ -162,9 +163,13 @@ class Lease:
 
     def is_held(self, connection: Connection) -> bool:
         """Return whether this session owns the work, and goes on to until the transaction of the connection ends:
-        another one waits for that. So nothing is committed in it after a successor has begun to read."""
+        another one waits for that. So nothing is committed in it after a successor has begun to read.
+
+        The row alone may name a session that has ended: a failover that lost commits, or an older backup, brings it
+        back.
+        """
         table = table_of(LeaseRow)
-        is_mine = table.c.work == self._work, table.c.owner == self.session.name
+        is_mine = table.c.work == self._work, table.c.owner == self.session.name, text(f"NOT ({IS_FREE})")
         return connection.execute(select(true()).where(*is_mine).with_for_update(read=True)).first() is not None
 
 

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
 from lagloss_server.store.ownership import Lease, OwnerSession
+from lagloss_server.store.store import Store
 from tests.support.closers import wait_until
 
 PROCESS = """
@@ -42,6 +44,19 @@ def test_one_session_owns_a_work_and_asks_for_it_as_often_as_it_likes(lease: Cal
     mine.session.close()
     assert mine.session.has_ended
     wait_until(other.acquire, 5, "for the work to be free")
+
+
+def test_a_work_whose_row_names_a_session_that_has_ended_is_held_no_more(
+    store: Store, lease: Callable[..., Lease]
+) -> None:
+    mine = lease()
+    assert mine.acquire()
+    with store.engine.begin() as connection:
+        assert mine.is_held(connection)
+    mine.session.close()  # as by a failover; its row is there still, or again by a backup
+    with store.engine.begin() as connection:
+        assert connection.execute(text("SELECT owner FROM lease")).scalars().all() == [mine.session.name]
+        assert not mine.is_held(connection)
 
 
 def test_a_session_lives_while_its_process_gives_signs_of_life_and_ends_soon_after(lease: Callable[..., Lease]) -> None:
