@@ -51,8 +51,8 @@ LEASE_S = 60.0
 lease is free."""
 _REVISION: Final = text("SELECT version_num FROM alembic_version")
 TRANSACTION_IDLE_S = 120
-"""A transaction in which its client does nothing for so long is ended: one that is paused must not lock out its
-successor. Ours compute for some seconds between two statements."""
+"""A transaction in which its client does nothing for so long is ended: one that is paused must not lock out others.
+Ours compute for some seconds between two statements."""
 IDLE_S = 0.5
 MAX_PAUSE_S = 30.0
 STATEMENT_S = 600
@@ -179,10 +179,11 @@ class Aggregator:
                 "idle_in_transaction_session_timeout": f"{TRANSACTION_IDLE_S}s",
                 "statement_timeout": f"{STATEMENT_S}s",
             }
+            session = stack.enter_context(closing(OwnerSession(self.settings.require_database(), LEASE_S)))
             store = stack.enter_context(closing(Store(self.settings.require_database(), **settings)))
+            session.attend(store.engine)
             event.listen(store.engine, "commit", self._mark_progress(threading.get_ident()))
             demand_newest(store.engine)
-            session = stack.enter_context(closing(OwnerSession(self.settings.require_database(), LEASE_S)))
             lease = Lease(AGGREGATOR, session)
             while not lease.acquire():
                 self._work_loop.finished()

@@ -29,9 +29,11 @@ from sqlalchemy import (
     ColumnExpressionArgument,
     Connection,
     Double,
+    Engine,
     Row,
     and_,
     cast,
+    event,
     func,
     select,
     text,
@@ -55,13 +57,20 @@ IS_FREE: Final = "CASE WHEN owner = '' THEN true ELSE pg_try_advisory_xact_lock_
 the transaction ends. This disturbs no other: if it succeeds that session has ended, and none after it has its name."""
 _ACQUIRE: Final = f"""
     UPDATE lease SET owner = %(owner)s, since = clock_timestamp(), well_at = clock_timestamp()
-    WHERE work = %(work)s AND (owner = %(owner)s OR {IS_FREE}) RETURNING true
+    FROM (SELECT owner AS former FROM lease WHERE work = %(work)s) before
+    WHERE work = %(work)s AND (owner = %(owner)s OR {IS_FREE}) RETURNING former
 """
 _FIRST: Final = """
     INSERT INTO lease (work, owner, since, well_at) VALUES (%(work)s, %(owner)s, clock_timestamp(), clock_timestamp())
     ON CONFLICT DO NOTHING RETURNING true
 """
 _SIGN_OF_LIFE: Final = "UPDATE lease SET well_at = clock_timestamp() WHERE owner = %(owner)s"
+_ATTEND: Final = "SELECT pg_advisory_lock_shared(hashtextextended(%(owner)s, 1))"
+_END_ATTENDANTS: Final = """
+    SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid)
+    WHERE datname = current_database() AND usename = current_user AND locktype = 'advisory' AND database = datid
+    AND (CAST(classid AS bigint) << 32 | CAST(objid AS bigint)) = hashtextextended(%(owner)s, 1)
+"""
 _IMPATIENCE: Final = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -124,6 +133,18 @@ class OwnerSession:
                 self._failure = _away(error)
                 raise self._failure from error
 
+    def attend(self, engine: Engine) -> None:
+        """Let the connections that an engine opens from now on be ended by who takes over a lease from this session.
+
+        They may hold locks until then. In the middle of COPY FROM STDIN, PostgreSQL waits for its client without any
+        time-out of its own: for ever if that is paused, for hours if it is cut off.
+        """
+
+        @event.listens_for(engine, "connect")
+        def mark(connection: Any, _record: object) -> None:
+            connection.execute(_ATTEND, {"owner": self.name})
+            connection.commit()
+
     def check(self) -> None:
         """Give a sign of life. Raise OperationalError if the session has ended, with all that it owns."""
         self.execute("SELECT 1")
@@ -154,12 +175,15 @@ class Lease:
         self._work = work
 
     def acquire(self) -> bool:
-        """Own the work unless another session does; return whether this one does. Raise as `OwnerSession.execute`."""
+        """Own the work unless another session does; return whether this one does. What attends the session that owned
+        it before is ended. Raise as `OwnerSession.execute`."""
         params = {"work": self._work, "owner": self.session.name}
-        rows = (self.session.execute(statement, params).fetchone() for statement in (_FIRST, _ACQUIRE))
-        is_acquired = any(rows)
-        self.session.has_leases |= is_acquired
-        return is_acquired
+        is_first = self.session.execute(_FIRST, params).fetchone() is not None
+        taken = None if is_first else self.session.execute(_ACQUIRE, params).fetchone()
+        if taken is not None and taken[0] != self.session.name:
+            self.session.execute(_END_ATTENDANTS, {"owner": taken[0]})
+        self.session.has_leases |= is_first or taken is not None
+        return is_first or taken is not None
 
     def is_held(self, connection: Connection) -> bool:
         """Return whether this session owns the work, and goes on to until the transaction of the connection ends:

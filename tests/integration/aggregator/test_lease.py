@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import Engine, insert, select, text
+from sqlalchemy.exc import OperationalError
 
 from aggregator.outage import LeaseHeld, is_outage
 from aggregator.service import LEASE_S, fencing
@@ -88,6 +90,56 @@ def test_nobody_takes_over_between_the_check_and_the_commit(
     with store.engine.begin() as connection:
         assert not lease.is_held(connection)
         assert other.is_held(connection)
+
+
+def test_one_that_is_stopped_in_the_middle_of_a_copy_locks_nothing_once_another_takes_over(
+    database_url: str, store: Store, sessions: list[OwnerSession]
+) -> None:
+    """PostgreSQL waits for the rest of what is copied without any time-out."""
+    lease, other = (Lease(AGGREGATOR, session) for session in sessions)
+    assert lease.acquire()
+    locked = threading.Event()
+
+    def take_over() -> None:
+        end_session(store, lease.session)
+        assert other.acquire()
+        with store.engine.begin() as successor:
+            successor.execute(text("SET LOCAL lock_timeout = '20s'"))
+            successor.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
+            locked.set()
+
+    def stop_in_a_copy(engine: Engine) -> None:
+        with engine.connect() as connection:
+            connection.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            with driver.cursor() as cursor, cursor.copy("COPY pruned FROM STDIN") as copying:
+                copying.write_row(("half", 0))
+                take_over()
+
+    with closing(Store(database_url)) as mine:
+        lease.session.attend(mine.engine)
+        with pytest.raises(OperationalError):
+            stop_in_a_copy(mine.engine)
+    assert locked.is_set()
+    assert names(store) == set()
+
+
+def test_a_take_over_ends_no_session_but_those_of_the_former_owner(
+    database_url: str, store: Store, sessions: list[OwnerSession]
+) -> None:
+    lease, other = (Lease(AGGREGATOR, session) for session in sessions)
+    with closing(Store(database_url)) as mine:
+        other.session.attend(mine.engine)
+        with mine.engine.connect() as connection, store.engine.connect() as outside:
+            for attended in (connection, outside):
+                attended.execute(text("SELECT 1"))
+            assert lease.acquire()
+            end_session(store, lease.session)
+            assert other.acquire()
+            assert other.acquire()
+            for attended in (connection, outside):
+                attended.execute(text("SELECT 1"))
 
 
 WRITTEN_BY = """
