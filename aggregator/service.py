@@ -234,6 +234,8 @@ class Aggregator:
                 feed.check()
                 now_ms = self._clock.now_ms()
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
+                if catchup.passed is not None:
+                    self._clock.check(*catchup.passed)
                 self._observe(store, now_ms, caught_up_ms)
                 failures.replace_definitions(watch.unreadable, int(time.time() * 1000))
                 busy = follower.follow_deferred(reports, watch.look)

@@ -16,12 +16,14 @@ from lagloss_server.model.graph import node_of
 
 
 class ReportRecord(NamedTuple):
-    """One record of the reports topic."""
+    """One record of the reports topic. `is_append_time`: the broker's clock says when it was appended, not that of who
+    sent it."""
 
     partition: int
     offset: int
     appended_ms: int
     value: bytes | None
+    is_append_time: bool = True
 
 
 @dataclass(slots=True)

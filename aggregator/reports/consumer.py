@@ -108,7 +108,8 @@ class ReportConsumer:
         for name in sorted(crowding - deferred.keys()):
             log.warning("deferred", pipeline=name, reports=sum(pipeline == name for pipeline, _ in passed_over))
         if fresh and self._clock is not None:
-            self._clock.heard(max(record.appended_ms for record in fresh))
+            last = {record.partition: (record.offset, record.appended_ms) for record in fresh if record.is_append_time}
+            self._clock.heard(max(record.appended_ms for record in fresh), last)
         return len(fresh)
 
     def _crowding(self, records: Sequence[ReportRecord], checkpoints: Checkpoints) -> set[str]:

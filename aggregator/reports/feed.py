@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Self
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from aggregator.reports.batch import Checkpoints, ReportRecord
 from aggregator.reports.consumer import ReportConsumer
@@ -116,14 +123,19 @@ class ReportFeed:
             for message in messages:
                 error = message.error()
                 if error is None:
-                    value, (_, appended_ms) = message.value(), message.timestamp()
-                    records.append(ReportRecord(message.partition() or 0, message.offset() or 0, appended_ms, value))
-                    size += len(value or b"")
+                    records.append(record := _record(message))
+                    size += len(record.value or b"")
                 elif not is_of_group(error):
                     raise KafkaException(needs(error, "READ", f"topic {self._follower.topic}"))
             if left_s <= 0 and len(messages) < AT_ONCE:
                 break
         return records
+
+
+def _record(message: Message) -> ReportRecord:
+    kind, appended_ms = message.timestamp()
+    place = message.partition() or 0, message.offset() or 0
+    return ReportRecord(*place, appended_ms, message.value(), kind == TIMESTAMP_LOG_APPEND_TIME)
 
 
 @contextmanager
