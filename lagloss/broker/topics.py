@@ -123,7 +123,8 @@ def connect(cluster: Cluster, timeout_s: float = ADMIN_TIMEOUT_S) -> tuple[Admin
 def relied_on(topic: str) -> dict[str, str]:
     """Return the settings of a topic that lagloss relies on."""
     config = sampling_config(1) if topic == SAMPLING else topic_config(1)
-    return {key: config[key] for key in ("message.timestamp.type", "cleanup.policy") if key in config}
+    keys = ("message.timestamp.type", "cleanup.policy", "unclean.leader.election.enable")
+    return {key: config[key] for key in keys if key in config}
 
 
 def wrong_settings(admin: AdminClient, topic: str) -> dict[str, str]:

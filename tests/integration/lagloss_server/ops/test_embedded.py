@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from lagloss.broker.topics import BEACONS, REPORTS, connect, create_topics, wrong_settings
+from lagloss.broker.topics import BEACONS, REPORTS, connect, create_topics, topic_config, wrong_settings
 from lagloss.errors import KafkaUnreachable
 from lagloss_server.base.errors import AlreadyRunning, PasswordFileOpen, PortInUse, StaleDataDirectory
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
@@ -45,6 +45,14 @@ def test_topics_keep_log_append_time_and_may_be_made_twice(kafka_bootstrap: str)
     found = admin.list_topics(timeout=10).topics
     assert [len(found[name].partitions) for name in (BEACONS, REPORTS)] == [8, 4]
     assert wrong_settings(admin, BEACONS) == wrong_settings(admin, REPORTS) == {}
+
+
+def test_a_topic_that_may_lose_its_tail_in_an_election_has_a_wrong_setting(kafka_bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
+    made = NewTopic("unclean", 1, 1, config={**topic_config(1), "unclean.leader.election.enable": "true"})
+    admin.create_topics([made])["unclean"].result(20)
+    wait_until(lambda: "unclean" in admin.list_topics(timeout=10).topics)
+    assert wrong_settings(admin, "unclean") == {"unclean.leader.election.enable": "true"}
 
 
 def test_the_composed_brokers_health_check_notices_one_that_does_not_answer(kafka: EmbeddedKafka) -> None:
