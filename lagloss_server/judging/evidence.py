@@ -6,7 +6,7 @@ account, the newest value of each lane. Times are epoch ms unless a name says `_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S
@@ -200,9 +200,11 @@ class Evidence:
             for reading_ms in state.skew.readings_ms(self.window_start_s)
         )
 
-    def is_idle(self, sources: Iterable[str]) -> bool:
-        """Whether every known emitter of each source, and at least one, is final or closed (rule 10)."""
-        return all(map(self._is_through, sources))
+    def is_idle(self, sources: Collection[str]) -> bool:
+        """Whether every known emitter of each source, and at least one, is final or closed, and none counted a beacon:
+        its message is unknown only if its block is away (rule 10)."""
+        counted = any(tally.node in sources and tally.beacons + tally.dropped for tally in self.tallies)
+        return not counted and all(map(self._is_through, sources))
 
     def _is_through(self, source: str) -> bool:
         states = [state for state in self.emitters if state.node == source and not self._is_given_up(state)]

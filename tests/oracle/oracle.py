@@ -536,7 +536,11 @@ def rule_9_allowed_from(d: Definition, source: str, node: str) -> int:
 def rule_10_verdict(case: Case, counts: dict[str, Any], destinations: list[dict[str, Any]], complete: set[str]) -> str:
     """`loss`, or else `unknown`, if it is so for the pipeline or for a destination with targets of its own."""
     through = all(rule_10_is_through(case, source) and source not in case.d.spanned for source in case.sources)
-    verdicts = ["idle" if through else "unknown"]
+    counted = any(
+        key[0].split(".")[0] in case.sources and content["beacons"] + content["dropped"] > 0
+        for _, key, content in case.tallies()
+    )
+    verdicts = ["idle" if through and not counted else "unknown"]
     if counts["messages"] > 0:
         verdicts = [rule_10_judged(case, counts, counts["messages"], case.d.loss_max, complete)]
     for row in destinations:

@@ -1,10 +1,10 @@
-"""Rule 7: which emitters are expected in a window."""
+"""Rules 7 and 10: which emitters are expected in a window, and when it is idle."""
 
 from __future__ import annotations
 
 import pytest
 
-from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState
+from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState, TallyState
 
 DIED_MS = 1_000_000
 LATER_S = 1_080
@@ -52,3 +52,14 @@ def test_what_a_tap_sees_leave_stands_still_in_an_outage_and_work_of_the_dead_do
     assert progress is not None
     by_dead = any(received_ms < mourned_ms for _, mourned_ms in progress.dead)
     assert (progress.until < received_ms or by_dead) == later_is_held_back
+
+
+@pytest.mark.parametrize(("node", "beacons", "dropped", "idle"), [
+    ("src", 0, 0, True), ("src", 3, 0, False), ("src", 0, 3, False), ("mid", 3, 0, True),
+])  # fmt: skip
+def test_a_source_that_counted_beacons_is_not_idle_though_none_is_in_the_log_any_more(
+    node: str, beacons: int, dropped: int, idle: bool
+) -> None:
+    final = EmitterState(OTHER, "src", 0, 1_030_000, False, 1_080, 1_030_000, 960)
+    tally = TallyState(OTHER, node, f"{node}.in", None, beacons, dropped)
+    assert Evidence(960, 1_040_000, emitters=[final], tallies=[tally]).is_idle(frozenset({"src"})) == idle
