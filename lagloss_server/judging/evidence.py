@@ -21,7 +21,8 @@ class EmitterState:
     """The newest report of one emitter. `disturbed_from_s`: the oldest window whose tally it changed in the 60 s before
     its last report, which is where its silence, if it falls silent, begins to matter. `skew`: how far its clock is and
     was behind the broker's. `resumes`: its host observes again what it had not handed on when
-    it died; `inputs`: the lanes of its node's input that it ever reported."""
+    it died; `inputs`: the lanes of its node's input that it ever reported; `unfinished`: it closed with work in flight.
+    """
 
     emitter: bytes
     node: str
@@ -34,11 +35,17 @@ class EmitterState:
     skew: Skew = NO_SKEW
     resumes: bool = False
     inputs: frozenset[str] = frozenset()
+    unfinished: bool = False
+
+    @property
+    def ended_ms(self) -> int:
+        """When it reported last, or ended if it is closed, by the broker's clock (epoch ms)."""
+        return min(self.appended_at, self.sent_at + self.skew.ms) if self.closed else self.appended_at
 
     @property
     def mourned_ms(self) -> int:
         """When it takes nothing in any more if it is dead (epoch ms, rules 4 and 7)."""
-        return self.appended_at + SILENT_AFTER_MS
+        return self.ended_ms + SILENT_AFTER_MS
 
     def is_silent(self, now_ms: int) -> bool:
         return not self.closed and now_ms - self.appended_at > SILENT_AFTER_MS
@@ -91,7 +98,7 @@ class LaneState:
 @dataclass(frozen=True, slots=True)
 class PlaceProgress:
     """How far a place has come (epoch ms): the minimum over the lanes of the living; and for each dead emitter with
-    work in hand how far that had come, and when it takes nothing in any more."""
+    work in flight how far that had come, and when it took nothing in any more."""
 
     until: int
     dead: tuple[tuple[int, int], ...] = ()
@@ -221,11 +228,16 @@ class Evidence:
             holder = None if lane.holder is None else states.get(lane.holder)
             if holder is None or not (holder.closed or holder.is_silent(self.now_ms)):
                 living.append(lane.until)
-            elif not holder.closed and not (
-                holder.resumes and self._is_taken_over(holder, self._input_lanes(holder.node))
-            ):
-                dead.append((lane.until, holder.mourned_ms))
+            elif self._leaves_work(holder):
+                dead.append((lane.until, holder.ended_ms if holder.closed else holder.mourned_ms))
         return PlaceProgress(min(living, default=self.now_ms), tuple(dead))
+
+    def _leaves_work(self, dead: EmitterState) -> bool:
+        """Return whether its work in flight may still be so: it has not closed in good order, and no other process has
+        taken that work over."""
+        if dead.closed and not dead.unfinished:
+            return False
+        return not (dead.resumes and self._is_taken_over(dead, self._input_lanes(dead.node)))
 
 
 def changed_nodes(before: Graph, after: Graph) -> frozenset[str]:

@@ -28,6 +28,7 @@ from tests.oracle.evidence import (
     TallyKey,
     World,
     clock_matters,
+    ended_ms,
     follow,
     in_force,
     is_expected,
@@ -293,15 +294,16 @@ def rule_4_is_alive(case: Case, name: bytes) -> bool:
 
 
 def rule_4_may_hold(case: Case, name: bytes, last_seen_ms: float) -> bool:
-    """Whether a dead emitter may have the message in hand: not if it took in no more by then; not if it resumes, and
-    all that its node reads has been taken over."""
+    """Whether a dead emitter may have the message in hand: not if it took in no more by then; not if it closed with
+    nothing in flight; not if it resumes, and all that its node reads has been taken over."""
     emitter = case.emitters[name]
-    if not is_silent(emitter, case.now_ms):
+    if rule_4_is_alive(case, name) or (emitter.closed and not emitter.unfinished):
         return False
     inputs = {(lane.checkpoint, lane.name) for lane in case.lanes if lane.emitter is None}
     own = {key for key in inputs if key[0] == f"{emitter.node}.in"}
     resumed = emitter.resumes and taken_over(emitter, own, case.lanes)
-    return last_seen_ms < mourned_ms(emitter) and not resumed
+    end_ms = ended_ms(emitter) if emitter.closed else mourned_ms(emitter)
+    return last_seen_ms < end_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case) and not resumed
 
 
 def rule_4_clocks_apart_ms(case: Case) -> int:

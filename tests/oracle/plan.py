@@ -68,6 +68,7 @@ EMITTERS = (
     "comeback",
     "settled_late",
     "resumes",
+    "unfinished",
 )
 PROGRESS = (
     "no_progress",
@@ -104,6 +105,8 @@ BUNDLES: tuple[frozenset[str], ...] = (
     frozenset({"comeback", "lost_at_link", "lost_at_node", "several_emitters"}),
     frozenset({"silent", "lost_at_link", "lost_at_node", "several_emitters", "judged_late"}),
     frozenset({"silent", "resumes", "lost_at_node", "several_emitters", "stuck_work"}),
+    frozenset({"closed", "unfinished", "lost_at_node", "several_emitters", "stuck_work"}),
+    frozenset({"closed", "unfinished", "resumes", "lost_at_node", "several_emitters", "stuck_work", "judged_late"}),
     frozenset({"closed", "settled_late", "lost_at_link", "lost_at_node", "judged_late"}),
     frozenset({"own_targets", "lost_at_link", "lost_at_node", "dead", "filtered", "huge_lags"}),
 )

@@ -61,6 +61,7 @@ class Accounts:
         self.ahead = picked(plan, "ahead_tallies", self.reporting, 0.5)
         self.stuck = picked(plan, "stuck_work", self.reporting, 0.3)
         self.resuming = picked(plan, "resumes", self.reporting, 0.6)
+        self.unfinished = picked(plan, "unfinished", self.reporting, 0.6)
         self.settled = picked(plan, "settled_late", [actor for actor in self.reporting if actor.closed], 0.6)
         self.forgotten = picked(plan, "forgotten_lane", self.reporting, 0.25)
         self.mute = picked(plan, "no_progress", [f"{n}.{side}" for n in cast for side in ("in", "out")], 0.6)
@@ -125,6 +126,7 @@ class Accounts:
             "sent_at": at_ms + actor.clock_ms,
             "closed": actor.closed and last,
             "resumes": actor in self.resuming,
+            "unfinished": actor in self.unfinished,
             "final_through": self.final_through(actor, at_ms + actor.clock_ms, closed=actor.closed and last),
             "progress": self.progress(actor, at_ms, first=first),
             "tallies": fresh,
