@@ -584,10 +584,8 @@ class Emitter:
 
         Args:
             timeout_s: longest wait.
-            finished: False for a host that ends with work in flight which another process will do again. A closed
-                emitter has nothing in flight; this one ends without reporting that, which makes messages in flight late
-                and not lost. It then counts as silent, as after a kill, and its node's evidence is incomplete around
-                now.
+            finished: False for a host that ends with work in flight. Messages in flight are then late and not lost: if
+                the emitter `resumes`, until another process has taken in again what it left; otherwise for good.
 
         Returns:
             False if the broker did not acknowledge the last report.

@@ -163,7 +163,7 @@ class Flusher:
     def close(self, timeout_s: float, shut: Callable[[], None], *, is_finished: bool = True) -> None:
         """End the thread after a last turn, which calls `shut` once nothing more is to be taken in.
 
-        `is_finished`: nothing is in flight, and the last report may say `closed`.
+        `is_finished`: nothing is in flight.
         """
         now = time.monotonic()
         self._blocks_until = now + SHARE_FOR_BLOCKS * timeout_s
@@ -317,10 +317,12 @@ class Flusher:
             self._shipped(flush, positions)
             if self._backlog.wants_report and not self._report(lambda: self._all_until):
                 return
-        reported_close_ms = closed_at_ms if self._is_finished else None
-        self.ended = self._shipper.report(closed_at_ms=reported_close_ms, until=lambda: self._all_until)
+        self.ended = self._shipper.report(
+            closed_at_ms=closed_at_ms, unfinished=not self._is_finished, until=lambda: self._all_until
+        )
         if self.ended:
-            self.safe = self.reported = self.drains + 1  # as far as any mark can reach
+            self.safe = self.drains  # beacons of later marks may have been refused
+            self.reported = self.drains + 1  # as far as any mark can reach
 
     # -- progress -------------------------------------------------------------------------------------------------
 

@@ -306,6 +306,17 @@ def test_the_account_of_one_that_was_never_final_is_not_so_once_it_is_settled(tm
     assert (last.closed, last.final_through, [tally.beacons for tally in last.tallies]) == (True, 0, [3])
 
 
+def test_an_orderly_end_with_work_in_flight_leaves_neither_a_spool_nor_an_open_account(tmp_path: Path) -> None:
+    log = MemoryOutlet()
+    emitter = Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path, resumes=True)
+    emitter.processing()
+    emitter.received("m", NOW_MS)
+    assert emitter.close(finished=False)
+    last = reports(log, emitter.id)[-1]
+    assert (last.closed, last.unfinished, last.resumes) == (True, True, True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_emitter_that_ends_while_nobody_answers_is_closed_by_the_next_one_with_all_it_observed(
     tmp_path: Path,
 ) -> None:
