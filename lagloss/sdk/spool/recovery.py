@@ -134,8 +134,8 @@ class SpoolRecovery:
         """
         if self._end is not None:
             return self._end.closed_at_ms
-        if self._identity.resumes or self._last is None:
-            return self._last_ms
+        if self._identity.resumes and self._last is not None:
+            return self._last.observed_until_ms or self._last_ms  # earlier than another, if the clock was set back
         died_ms = max(self._last_ms, min(self._found_ms, self._last_ms + UNSURE_MS))
         return (died_ms // _WINDOW_MS + 1) * _WINDOW_MS
 

@@ -238,10 +238,13 @@ def test_frames_are_found_again_around_any_damage() -> None:
         assert whole == [n for n in range(5) if n != at // (len(data) // 5)]
 
 
-def test_the_closing_report_of_a_host_that_observes_again_claims_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("set_back_ms", [0, 600_000])
+def test_the_closing_report_of_a_host_that_observes_again_claims_all(tmp_path: Path, set_back_ms: int) -> None:
     log = MemoryOutlet()
     life = Life(tmp_path, log, resumes=True)
     life.observe(3, windows_ago=2)
+    life.put()
+    life.now_ms += 20_000 - set_back_ms
     life.put()
     life.die()
     settle(tmp_path, log)
