@@ -168,7 +168,8 @@ class Emitter:
         max_buffered: maximum number of beacons that wait in memory.
         spool: a directory for flushes that the broker has not acknowledged; several processes and nodes may share it.
             By default LAGLOSS_SPOOL_DIR, else none. Each flush is written there before it is sent, so that it outlives
-            this process; the next process of the node sends the unsent rest and closes the account.
+            this process; the next process of the node sends the unsent rest and closes the account. While the broker
+            is away, the host goes on; what it may commit waits for the broker all the same.
         spool_bytes: maximum size of the spool; past that, beacons wait in memory.
         resumes: messages that this process observed and that were not `acknowledged` when it died are observed again,
             by its successor (a consumer that commits only after the acknowledgement). Its account is then complete in
@@ -549,10 +550,10 @@ class Emitter:
         return self._flusher.mark() if self._flusher is not None else 0
 
     def acknowledged(self, mark: int) -> bool:
-        """Return True if the broker or the spool has all beacons observed before `mark` was drawn, or counts them as
-        dropped.
+        """Return True if the broker has all beacons observed before `mark` was drawn, or counts them as dropped; or the
+        spool, for an emitter that follows no lanes and does not `resume`.
 
-        Turns true within two seconds while either works; after a `request_flush`, within milliseconds.
+        Turns true within two seconds while these work; after a `request_flush`, within milliseconds.
         """
         return self._flusher is None or self._flusher.safe >= mark
 

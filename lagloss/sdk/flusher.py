@@ -91,7 +91,7 @@ class Flusher:
         self.turned = threading.Condition()
         """Notified after each turn."""
         self.safe = 0
-        """The newest flush that outlives this process, as do all before: acknowledged by the broker, or spooled."""
+        """The newest flush that is acknowledged by the broker, as are all before, or spooled where that is enough."""
         self.reported = 0
         """The newest flush covered by a report that the broker has acknowledged."""
         self.report_wanted = 0
@@ -101,7 +101,7 @@ class Flusher:
         self.errors = 0
         self.last_error: str | None = None
 
-        self._pipeline, self._node = identity.pipeline, identity.node
+        self._pipeline, self._node, self._resumes = identity.pipeline, identity.node, identity.resumes
         self._buffer = buffer
         self._drain = Drain(
             buffer,
@@ -259,7 +259,9 @@ class Flusher:
         observed_until_ms = now_ms()  # before progress is read: its claims were observed by then
         sample = self.outlet.sample(self._pipeline)
         flush = self._drain.take(observed_until_ms, read_progress() if read_progress else None, partitions, sample)
-        if self._backlog.put(flush, self._shipper.report_seq):
+        is_spooled = self._backlog.put(flush, self._shipper.report_seq)
+        # What a host commits, others do not read again: if it is cut off and then dies, the broker must have it.
+        if is_spooled and not (self._resumes or self.sources):
             self.safe = flush.number
 
     def _shipped(self, flush: Flush, positions: Sequence[Position]) -> None:

@@ -27,7 +27,7 @@ from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.journal import Head, frame, frames
 from lagloss.sdk.spool.recovery import REPORTS_SKIPPED, RecoveryThread, SpoolRecovery
 from lagloss.sdk.spool.spool import Spool
-from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report
+from lagloss.wire.format import BeaconBlock, EmitterReport, Progress, Tally, decode_block, decode_report
 from tests.unit.lagloss.sdk.test_emitter_turns import wait_for
 
 NOW_MS = time.time_ns() // 1_000_000
@@ -307,6 +307,31 @@ def test_the_account_of_one_that_was_never_final_is_not_so_once_it_is_settled(tm
     settle(tmp_path, log)
     (last,) = reports(log, life.identity.emitter)
     assert (last.closed, last.final_through, [tally.beacons for tally in last.tallies]) == (True, 0, [3])
+
+
+class NoLanes:
+    def snapshot(self) -> tuple[Progress, ...]:
+        return ()
+
+
+@pytest.mark.parametrize(("resumes", "follows"), [(True, False), (False, True), (False, False)])
+def test_what_is_spooled_is_acknowledged_only_if_nobody_else_would_read_on_behind_it(
+    tmp_path: Path, resumes: bool, follows: bool
+) -> None:
+    log = MemoryOutlet(down=True)
+    with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path, resumes=resumes) as emitter:
+        if follows:
+            emitter.follow(NoLanes())
+        emitter.received("m", NOW_MS)
+        mark = emitter.mark()
+        emitter.request_flush()
+        wait_for(lambda: emitter.stats().buffered == 0 and emitter.stats().spooled_bytes > 0)
+        later = emitter.mark()
+        emitter.request_flush()
+        wait_for(lambda: emitter.mark() > later)  # the first flush is put away
+        assert emitter.acknowledged(mark) == (not resumes and not follows)
+        log.down = False
+        wait_for(lambda: emitter.acknowledged(mark))
 
 
 def test_an_orderly_end_with_work_in_flight_leaves_neither_a_spool_nor_an_open_account(tmp_path: Path) -> None:
