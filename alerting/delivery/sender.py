@@ -48,8 +48,8 @@ class Sender:
         self._metrics = metrics
         self._apart = False
         """The transport failed on a group: its messages go one by one, so that the one it fails on delays no other."""
-        self._asked_again_s = float("-inf")
-        """When the receiver wants the next message, on the monotonic clock: it has named a pause."""
+        self._paused_until_s = float("-inf")
+        """The receiver has named a pause, which ends then (monotonic clock)."""
         self._woken = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"sender-{self.receiver}", daemon=True)
@@ -99,7 +99,7 @@ class Sender:
         return IDLE_S if due_s is None else min(max(due_s, self._pause_s(), 0.05), IDLE_S)
 
     def _pause_s(self) -> float:
-        return self._asked_again_s - time.monotonic()
+        return self._paused_until_s - time.monotonic()
 
     def _send_some(self) -> bool:
         """Claim, send and record one message or group; return whether there was one."""
@@ -118,7 +118,7 @@ class Sender:
         began_s = time.monotonic()
         outcome = self._send(claimed)
         if isinstance(outcome, TryLater) and outcome.after_s is not None:
-            self._asked_again_s = time.monotonic() + outcome.after_s
+            self._paused_until_s = time.monotonic() + outcome.after_s
         outcome = self._outbox.record(claimed, outcome)
         self._note(claimed, outcome, time.monotonic() - began_s)
         return True

@@ -195,7 +195,9 @@ class Evaluator:
         of them."""
         with self.store.engine.connect() as connection:
             now_s = incidents.clock(connection).timestamp()
-            return self._pre_check.find_due(connection, versions, self._views.refresh_minutes(now_s), now_s)
+        first_seen_s = self._views.refresh_minutes(now_s)  # may take longer than a transaction may idle
+        with self.store.engine.connect() as connection:
+            return self._pre_check.find_due(connection, versions, first_seen_s, now_s)
 
     def find_lossy(self, closed: Mapping[str, Collection[int]]) -> list[str]:
         """Return the pipelines of which one of these windows is lossy."""
