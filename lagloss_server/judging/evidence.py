@@ -157,10 +157,19 @@ class Evidence:
             return False
         if self.window_end_ms > state.appended_at + EXPECTED_FOR_MS:
             return True
-        if self.window_start_s * 1000 <= state.mourned_ms:
+        if self.window_start_s * 1000 <= state.mourned_ms or self._is_alone(state):
             return False
         # One that died before it reported a lane may have read from any that its node reads.
         return self._is_taken_over(state, state.inputs or self._input_lanes(state.node))
+
+    def _is_alone(self, state: EmitterState) -> bool:
+        """Return whether no other process receives again what it alone may have seen: its node reads no lanes, or its
+        host commits without waiting for it."""
+        into = f"{state.node}.in"
+        observes = not state.resumes and any(
+            lane.holder == state.emitter and lane.checkpoint == into for lane in self.lanes
+        )
+        return observes or not self._input_lanes(state.node)
 
     def _is_taken_over(self, state: EmitterState, inputs: Iterable[str]) -> bool:
         """Return whether each of these input lanes, at least one, is past its end by the report of another."""
@@ -182,6 +191,17 @@ class Evidence:
         """Emitters whose silence leaves this window incomplete for good."""
         return [state for state in self.emitters if state.is_silent_in(self.window_start_s, self.now_ms)]
 
+    def _may_be_cut_off(self, state: EmitterState, graph: Graph) -> bool:
+        """Return whether a silent emitter may live and receive messages of this window: that alone is no reason at a
+        source, where nothing is missing that only it has seen."""
+        return (
+            state.is_silent(self.now_ms)
+            and state.node not in graph.sources
+            and state.mourned_ms < self.window_start_s * 1000
+            and self.window_end_ms <= state.mourned_ms + graph.definition.spec.max_wait
+            and self._is_alone(state)
+        )
+
     def incomplete(self, graph: Graph, read: Mapping[Account, int], quarantined: Iterable[str]) -> frozenset[str]:
         """Return the nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
         expected = self.expected()
@@ -190,6 +210,7 @@ class Evidence:
         incomplete |= {tally.node for tally in self.tallies if tally.dropped > 0}
         incomplete |= set(quarantined) | self.changed
         incomplete |= {state.node for state in self.silent()}
+        incomplete |= {state.node for state in self.emitters if self._may_be_cut_off(state, graph)}
         incomplete |= graph.spanned
         accounted = {state.node for state in expected} | {tally.node for tally in self.tallies}
         return frozenset(node for node in graph.nodes if node in incomplete or node not in accounted)

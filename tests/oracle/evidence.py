@@ -513,6 +513,20 @@ def taken_over(emitter: Emitter, inputs: set[tuple[str, str]], lanes: list[Lane]
     )
 
 
+def is_alone(emitter: Emitter, lanes: list[Lane]) -> bool:
+    """Rule 7: its node has no input lanes, or it observes: it has an input of its own, and does not resume."""
+    into = [lane for lane in lanes if lane.checkpoint == f"{emitter.node}.in"]
+    observes = not emitter.resumes and any(lane.emitter == emitter.uuid for lane in into)
+    return observes or all(lane.emitter is not None for lane in into)
+
+
+def may_be_cut_off(emitter: Emitter, window_start_s: int, now_ms: int, lanes: list[Lane], max_wait_ms: float) -> bool:
+    """Rule 7: one that is alone, fell silent more than 60 s before the window, and up to maxWait before its end."""
+    later = window_start_s * 1000 > mourned_ms(emitter)
+    in_time = (window_start_s + WINDOW_S) * 1000 <= mourned_ms(emitter) + max_wait_ms
+    return is_silent(emitter, now_ms) and later and in_time and is_alone(emitter, lanes)
+
+
 def no_longer_expected(emitter: Emitter, window_start_s: int, now_ms: int, lanes: list[Lane]) -> bool:
     """Rule 7: in later windows a silent emitter is expected for 10 more minutes, then not; and not at all once every
     input lane that it reported, or of its node if it reported none, has been taken over."""
@@ -523,7 +537,7 @@ def no_longer_expected(emitter: Emitter, window_start_s: int, now_ms: int, lanes
     gone = end_ms > emitter.last_append_ms + EXPECTED_AFTER_SILENCE_MS
     of_node = {(lane.checkpoint, lane.name) for lane in lanes if lane.emitter is None}
     inputs = emitter.inputs or {key for key in of_node if key[0] == f"{emitter.node}.in"}
-    return gone or (later and taken_over(emitter, inputs, lanes))
+    return gone or (later and not is_alone(emitter, lanes) and taken_over(emitter, inputs, lanes))
 
 
 def sent_tally(emitter: Emitter, window_start_s: int) -> bool:

@@ -33,6 +33,7 @@ from tests.oracle.evidence import (
     in_force,
     is_expected,
     is_silent,
+    may_be_cut_off,
     mourned_ms,
     newest_version,
     next_checkpoints,
@@ -373,6 +374,7 @@ def rule_7_complete(case: Case) -> set[str]:
             or node in case.quarantined  # 7d: a block of it was quarantined
             or node in changed
             or rule_7f_nobody(case, node)
+            or rule_7i_cut_off(case, node)
             or node in case.d.spanned
         )
     }
@@ -442,6 +444,15 @@ def rule_7f_nobody(case: Case, node: str) -> bool:
         is_expected(e, case.start_s, case.now_ms, case.lanes) or sent_tally(e, case.start_s)
         for e in case.emitters.values()
         if e.node == node
+    )
+
+
+def rule_7i_cut_off(case: Case, node: str) -> bool:
+    """An emitter that nothing stands in for fell silent, and may live: not at a source."""
+    now_ms, max_wait_ms = case.world.now_ms, case.d.max_wait_ms
+    return node not in case.d.sources and any(
+        e.node == node and may_be_cut_off(e, case.start_s, now_ms, case.lanes, max_wait_ms)
+        for e in case.emitters.values()
     )
 
 

@@ -452,7 +452,7 @@ def test_no_order_that_still_comes_is_ever_lost_for_certain(
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.parametrize("policies", [[NODE_COMMITS]], ids=["committed"])
+@pytest.mark.parametrize("policies", [POLICIES, [NODE_COMMITS]], ids=["observed", "committed"])
 def test_no_order_is_lost_for_certain_because_of_hosts_that_were_cut_off_or_killed(
     policies: Sequence[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
