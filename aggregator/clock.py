@@ -28,7 +28,7 @@ APART_MS: Final = 1_000
 RECENT_MS: Final = 30_000
 """A report that was followed within this time says what time it is: each emitter sends one at least every 10 s."""
 WRONG_MS: Final = 30_000
-"""Time that is this far from the broker's to begin with is set to it. Less is no harm: nobody is silent within 60 s."""
+"""Time that is this far from the broker's to begin with is set to it. Less is no harm: silence takes 60 s."""
 DOUBT_MS: Final = 10_000
 """For so long a broker is waited for that agrees with the time: each emitter reports at least this often."""
 SETTLED_MS: Final = 15_000
