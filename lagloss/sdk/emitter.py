@@ -539,7 +539,12 @@ class Emitter:
         return work
 
     def follow(self, lanes: ProgressSource) -> None:
-        """Report the progress of these input lanes, too."""
+        """Report the progress of these input lanes, too. In a forked child, the emitter begins."""
+        try:
+            if self._is_open and self._flusher is None:
+                self._begin_in_child()
+        except Exception:
+            self._beacons.errors.add()
         if self._flusher is not None:
             self._flusher.sources.append(lanes)
 

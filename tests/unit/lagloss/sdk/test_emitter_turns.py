@@ -389,6 +389,23 @@ def test_a_forked_child_that_observes_nothing_is_no_emitter(emitter: Emitter) ->
     assert os.waitpid(child, 0)[1] == 0
 
 
+@FORKS
+def test_lanes_that_a_forked_child_follows_before_its_first_beacon_are_reported() -> None:
+    class Lanes:
+        def snapshot(self) -> Sequence[Progress]:
+            return [Progress("mid.in", "orders/0", 7)]
+
+    log = MemoryOutlet()
+    with Emitter("clicks", "mid", outlet=lambda: log) as emitter:
+        child = os.fork()
+        if child == 0:
+            emitter.follow(Lanes())  # as a consumer does that is made here
+            emitter.close()
+            lanes = [lane.lane for report in reports(log) if report.emitter == emitter.id for lane in report.progress]
+            os._exit(0 if lanes == ["orders/0"] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
 def test_a_forked_child_outlives_a_client_that_is_garbage_of_its_parent() -> None:
     words = [sys.executable, "-c", GARBAGE_OF_THE_PARENT]
     host = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
