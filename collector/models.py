@@ -285,6 +285,7 @@ class ReportJson(_Strict):
     tallies: Annotated[list[TallyJson], FailFast()] = []
     resumes: bool = False
     labels: dict[str, Text] = {}
+    unfinished: bool = False
 
     def report(self) -> EmitterReport:
         return EmitterReport(
@@ -301,6 +302,7 @@ class ReportJson(_Strict):
             tuple(tally.tally() for tally in self.tallies),
             self.resumes,
             self.labels,
+            self.unfinished,
         )
 
 

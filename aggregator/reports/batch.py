@@ -148,7 +148,9 @@ class ReportBatch:
         self.emitters[account] = (head, record.appended_ms)
         history = self.accounts.setdefault(account, EmitterHistory())
         history.seq = head.seq
-        history.skew = history.skew.merged(Skew.of(record.appended_ms, head.sent_at, closed=head.closed))
+        history.skew = history.skew.merged(
+            Skew.of(record.appended_ms, head.sent_at, closed=head.closed, unfinished=head.unfinished)
+        )
         history.inputs |= {progress.lane for progress in progresses if progress.lane and progress.checkpoint == into}
         for progress in progresses:
             holder = b"" if progress.lane else head.emitter

@@ -114,6 +114,7 @@ def merge_emitters(connection: Connection, followed: ReportBatch) -> None:
             report.closed,
             report.final_through,
             report.resumes,
+            report.unfinished,
             as_json(report.labels),
             appended_at,
             (history := followed.accounts[pipeline, emitter]).skew.ms,
@@ -123,7 +124,7 @@ def merge_emitters(connection: Connection, followed: ReportBatch) -> None:
         for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
     )
     table = tables.table_of(tables.EmitterRow)
-    head = ("host", "seq", "started_at", "sent_at", "closed", "final_through", "resumes", "labels")
+    head = ("host", "seq", "started_at", "sent_at", "closed", "final_through", "resumes", "unfinished", "labels")
     names = ("pipeline", "emitter", "node", *head, "appended_at", "skew_ms", "skew", "inputs")
     upsert = stage(connection, table, names, rows)
     new = upsert.excluded

@@ -166,7 +166,7 @@ class FileNode:
         """Stop the queues' threads, wait for the beacons of finished files, delete their messages, and close the
         emitters. Idempotent.
 
-        While something is in flight, or a queue was never found empty, the emitters end without being closed (see
+        While something is in flight, or a queue was never found empty, the emitters end as unfinished (see
         `Emitter.close`): what waits there is then late and not lost.
 
         Returns:

@@ -138,6 +138,7 @@ class QueuedFile:
                 rows = [row for row, message_id in enumerate(ids) if message_id not in self._rejected]
                 ids, times = [ids[row] for row in rows], times[rows]
             node.records.observe_all(kind, ids, times, to=to, reason=reason, replay=self.replay)
+        self._records.clear()  # the message may wait for long until it can be deleted
         if node.files is None or self.identity is None:
             return
         if kind == "dead_lettered":

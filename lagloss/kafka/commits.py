@@ -26,6 +26,9 @@ there is no later commit to make up for it."""
 COMPACT_AT: Final = 4_096
 """Records of a partition behind an unfinished one from which on finished neighbours are merged into one."""
 
+MOST_WAITING: Final = 1_000
+"""Sets of offsets that wait for their beacons; of more, the newest are joined, and wait for the newest of them."""
+
 Partition = tuple[str, int]
 """Topic and partition number."""
 
@@ -154,6 +157,8 @@ class SafeOffsets:
         if at_once or now >= self._next_mark:
             self._next_mark = now + MARK_EVERY_S
             moved = self._tracker.advance()
+            if moved and len(self._unconfirmed) >= MOST_WAITING:
+                moved = self._unconfirmed.pop()[1] | moved
             if moved:
                 self._unconfirmed.append((self._emitter.mark(), moved))
         return bool(self._unconfirmed)

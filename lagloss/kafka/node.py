@@ -111,8 +111,8 @@ class KafkaNode(BaseNode[Message]):
         """Close everything in the right order: wait for records in flight, commit finished messages, close the emitter,
         then the consumers. Idempotent.
 
-        A message that is not finished is another process's to do again: the emitter then ends without reporting that
-        nothing is in flight, so that the message is late and not lost.
+        A message that is not finished is another process's to do again: the emitter then reports that work was in
+        flight at its end, so that the message is late and not lost.
 
         Returns:
             False if the broker did not acknowledge the emitter's last report.

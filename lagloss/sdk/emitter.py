@@ -168,7 +168,8 @@ class Emitter:
         max_buffered: maximum number of beacons that wait in memory.
         spool: a directory for flushes that the broker has not acknowledged; several processes and nodes may share it.
             By default LAGLOSS_SPOOL_DIR, else none. Each flush is written there before it is sent, so that it outlives
-            this process; the next process of the node sends the unsent rest and closes the account.
+            this process; the next process of the node sends the unsent rest and closes the account. While the broker
+            is away, the host goes on; what it may commit waits for the broker all the same.
         spool_bytes: maximum size of the spool; past that, beacons wait in memory.
         resumes: messages that this process observed and that were not `acknowledged` when it died are observed again,
             by its successor (a consumer that commits only after the acknowledgement). Its account is then complete in
@@ -538,7 +539,12 @@ class Emitter:
         return work
 
     def follow(self, lanes: ProgressSource) -> None:
-        """Report the progress of these input lanes, too."""
+        """Report the progress of these input lanes, too. In a forked child, the emitter begins."""
+        try:
+            if self._is_open and self._flusher is None:
+                self._begin_in_child()
+        except Exception:
+            self._beacons.errors.add()
         if self._flusher is not None:
             self._flusher.sources.append(lanes)
 
@@ -549,10 +555,10 @@ class Emitter:
         return self._flusher.mark() if self._flusher is not None else 0
 
     def acknowledged(self, mark: int) -> bool:
-        """Return True if the broker or the spool has all beacons observed before `mark` was drawn, or counts them as
-        dropped.
+        """Return True if the broker has all beacons observed before `mark` was drawn, or counts them as dropped; or the
+        spool, for an emitter that follows no lanes and does not `resume`.
 
-        Turns true within two seconds while either works; after a `request_flush`, within milliseconds.
+        Turns true within two seconds while these work; after a `request_flush`, within milliseconds.
         """
         return self._flusher is None or self._flusher.safe >= mark
 
@@ -584,10 +590,8 @@ class Emitter:
 
         Args:
             timeout_s: longest wait.
-            finished: False for a host that ends with work in flight which another process will do again. A closed
-                emitter has nothing in flight; this one ends without reporting that, which makes messages in flight late
-                and not lost. It then counts as silent, as after a kill, and its node's evidence is incomplete around
-                now.
+            finished: False for a host that ends with work in flight. Messages in flight are then late and not lost: if
+                the emitter `resumes`, until another process has taken in again what it left; otherwise for good.
 
         Returns:
             False if the broker did not acknowledge the last report.

@@ -91,7 +91,7 @@ class Flusher:
         self.turned = threading.Condition()
         """Notified after each turn."""
         self.safe = 0
-        """The newest flush that outlives this process, as do all before: acknowledged by the broker, or spooled."""
+        """The newest flush that is acknowledged by the broker, as are all before, or spooled where that is enough."""
         self.reported = 0
         """The newest flush covered by a report that the broker has acknowledged."""
         self.report_wanted = 0
@@ -101,7 +101,7 @@ class Flusher:
         self.errors = 0
         self.last_error: str | None = None
 
-        self._pipeline, self._node = identity.pipeline, identity.node
+        self._pipeline, self._node, self._resumes = identity.pipeline, identity.node, identity.resumes
         self._buffer = buffer
         self._drain = Drain(
             buffer,
@@ -163,7 +163,7 @@ class Flusher:
     def close(self, timeout_s: float, shut: Callable[[], None], *, is_finished: bool = True) -> None:
         """End the thread after a last turn, which calls `shut` once nothing more is to be taken in.
 
-        `is_finished`: nothing is in flight, and the last report may say `closed`.
+        `is_finished`: nothing is in flight.
         """
         now = time.monotonic()
         self._blocks_until = now + SHARE_FOR_BLOCKS * timeout_s
@@ -259,7 +259,9 @@ class Flusher:
         observed_until_ms = now_ms()  # before progress is read: its claims were observed by then
         sample = self.outlet.sample(self._pipeline)
         flush = self._drain.take(observed_until_ms, read_progress() if read_progress else None, partitions, sample)
-        if self._backlog.put(flush, self._shipper.report_seq):
+        is_spooled = self._backlog.put(flush, self._shipper.report_seq)
+        # What a host commits, others do not read again: if it is cut off and then dies, the broker must have it.
+        if is_spooled and not (self._resumes or self.sources):
             self.safe = flush.number
 
     def _shipped(self, flush: Flush, positions: Sequence[Position]) -> None:
@@ -317,10 +319,12 @@ class Flusher:
             self._shipped(flush, positions)
             if self._backlog.wants_report and not self._report(lambda: self._all_until):
                 return
-        reported_close_ms = closed_at_ms if self._is_finished else None
-        self.ended = self._shipper.report(closed_at_ms=reported_close_ms, until=lambda: self._all_until)
+        self.ended = self._shipper.report(
+            closed_at_ms=closed_at_ms, unfinished=not self._is_finished, until=lambda: self._all_until
+        )
         if self.ended:
-            self.safe = self.reported = self.drains + 1  # as far as any mark can reach
+            self.safe = self.drains  # beacons of later marks may have been refused
+            self.reported = self.drains + 1  # as far as any mark can reach
 
     # -- progress -------------------------------------------------------------------------------------------------
 

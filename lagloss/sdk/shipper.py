@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import time_ns
 from typing import Final
 
@@ -50,6 +50,7 @@ class PendingReport:
 
     parts: deque[list[Tally]]
     closed_at_ms: int | None
+    unfinished: bool
     acknowledged: list[bool] = field(default_factory=list)
 
 
@@ -190,6 +191,7 @@ class Shipper:
         self,
         *,
         closed_at_ms: int | None = None,
+        unfinished: bool = False,
         until: Callable[[], float] = lambda: NEVER,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
@@ -197,17 +199,20 @@ class Shipper:
 
         Args:
             closed_at_ms: the end of the emitter, which is expected in windows up to then; None while it lives.
+            unfinished: it ended with work in flight.
             until: as for `ship`.
             meanwhile: as for `ship`.
         """
-        return bool(self.finish_report(self.start_report(closed_at_ms), until=until, meanwhile=meanwhile))
+        return bool(
+            self.finish_report(self.start_report(closed_at_ms, unfinished=unfinished), until=until, meanwhile=meanwhile)
+        )
 
-    def start_report(self, closed_at_ms: int | None = None) -> PendingReport:
+    def start_report(self, closed_at_ms: int | None = None, *, unfinished: bool = False) -> PendingReport:
         """Begin to report the changed tallies, in one report or several in sequence; wait for nothing.
 
         Only the last has the new progress and final_through: they are not true before all tallies are there.
         """
-        reporting = PendingReport(deque(_parts(self.account.changed())), closed_at_ms)
+        reporting = PendingReport(deque(_parts(self.account.changed())), closed_at_ms, unfinished)
         self._send_part(reporting)
         return reporting
 
@@ -240,7 +245,7 @@ class Shipper:
     def _send_part(self, reporting: PendingReport) -> None:
         tallies = reporting.parts[0]
         is_last = len(reporting.parts) == 1
-        report = self._next_report(tallies, reporting.closed_at_ms) if is_last else self._same_again(tallies)
+        report = self._next_report(tallies, reporting) if is_last else self._same_again(tallies)
         self._waiting_for += 1
         self._send_record(report, reporting.acknowledged.append)
 
@@ -267,14 +272,15 @@ class Shipper:
 
         self.outlet.send(Outgoing(REPORTS, self._identity.emitter, encode_report(report), done))
 
-    def _next_report(self, tallies: Sequence[Tally], closed_at_ms: int | None) -> EmitterReport:
+    def _next_report(self, tallies: Sequence[Tally], reporting: PendingReport) -> EmitterReport:
+        closed_at_ms = reporting.closed_at_ms
         sent_at = now_ms() if closed_at_ms is None else closed_at_ms
-        final_through = self.account.final_through
-        return self._made(tallies, self._next_progress, final_through, sent_at, closed=closed_at_ms is not None)
+        report = self._made(tallies, self._next_progress, self.account.final_through, sent_at)
+        return replace(report, closed=closed_at_ms is not None, unfinished=reporting.unfinished)
 
     def _same_again(self, tallies: Sequence[Tally]) -> EmitterReport:
         """Make a report of these tallies, with progress and final_through as they were reported last."""
-        return self._made(tallies, self._progress, self._final_through, now_ms(), closed=False)
+        return self._made(tallies, self._progress, self._final_through, now_ms())
 
     def _made(
         self,
@@ -282,8 +288,6 @@ class Shipper:
         progress: tuple[Progress, ...],
         final_through: int,
         sent_at: int,
-        *,
-        closed: bool,
     ) -> EmitterReport:
         self.report_seq += 1
         return EmitterReport(
@@ -294,7 +298,7 @@ class Shipper:
             seq=self.report_seq,
             started_at=self._identity.started_at,
             sent_at=sent_at,
-            closed=closed,
+            closed=False,
             final_through=final_through,
             progress=progress,
             tallies=tuple(tallies),

@@ -204,6 +204,7 @@ class EmitterReport:
     tallies: tuple[Tally, ...] = ()
     resumes: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    unfinished: bool = False
 
 
 _SINGLE_OBJECT: Final = b"\xc3\x01"
@@ -460,6 +461,7 @@ def encode_report(report: EmitterReport) -> bytes:
             encode_array([_encode_tally(tally) for tally in report.tallies]),
             encode_boolean(report.resumes),
             encode_array([encode_string(name) + encode_string(label) for name, label in report.labels.items()]),
+            encode_boolean(report.unfinished),
         )
     )
 

@@ -183,7 +183,7 @@ def _overtaken(place: GraphPlace, evidence: Evidence, margin_ms: int) -> Overtak
         return Overtaken(math.inf if stands_in else -math.inf)
     before = progress.until - margin_ms
     held: list[tuple[float, float]] = []
-    for start, end in sorted((until - margin_ms, min(end, before)) for until, end in progress.dead):
+    for start, end in sorted((until - margin_ms, min(end + margin_ms, before)) for until, end in progress.dead):
         if held and start <= held[-1][1]:
             held[-1] = (held[-1][0], max(held[-1][1], end))
         elif start < end:

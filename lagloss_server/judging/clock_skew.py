@@ -16,7 +16,7 @@ MINUTE_MS: Final = 60_000
 MINUTES_KEPT: Final = 2
 """The last minute of reports lies in two minutes of the clock."""
 STALE_MS: Final = 60_000
-"""A closing report that was appended longer after it was sent is not live: a successor settled the account."""
+"""A closing report that was appended longer after it was sent is not live: it waited in a spool."""
 STEP_MS: Final = 5_000
 """An earlier minute counts from this difference on: less is within rule 4's own margin, and may be transit."""
 STEPS_KEPT: Final = 30
@@ -35,9 +35,10 @@ class Skew:
     smallest: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def of(cls, appended_ms: int, sent_at_ms: int, *, closed: bool = False) -> Self:
-        """Return the skew that one report shows: none if it closes an account that ended long before."""
-        if closed and appended_ms - sent_at_ms > STALE_MS:
+    def of(cls, appended_ms: int, sent_at_ms: int, *, closed: bool = False, unfinished: bool = False) -> Self:
+        """Return the skew that one report shows: none if it closes an account that ended long before, or that another
+        process may have settled."""
+        if closed and (unfinished or appended_ms - sent_at_ms > STALE_MS):
             return cls()
         return cls(((appended_ms // MINUTE_MS, appended_ms - sent_at_ms),))
 

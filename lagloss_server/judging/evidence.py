@@ -21,7 +21,8 @@ class EmitterState:
     """The newest report of one emitter. `disturbed_from_s`: the oldest window whose tally it changed in the 60 s before
     its last report, which is where its silence, if it falls silent, begins to matter. `skew`: how far its clock is and
     was behind the broker's. `resumes`: its host observes again what it had not handed on when
-    it died; `inputs`: the lanes of its node's input that it ever reported."""
+    it died; `inputs`: the lanes of its node's input that it ever reported; `unfinished`: it closed with work in flight.
+    """
 
     emitter: bytes
     node: str
@@ -34,11 +35,17 @@ class EmitterState:
     skew: Skew = NO_SKEW
     resumes: bool = False
     inputs: frozenset[str] = frozenset()
+    unfinished: bool = False
+
+    @property
+    def ended_ms(self) -> int:
+        """When it reported last, or ended if it is closed, by the broker's clock (epoch ms)."""
+        return min(self.appended_at, self.sent_at + self.skew.ms) if self.closed else self.appended_at
 
     @property
     def mourned_ms(self) -> int:
         """When it takes nothing in any more if it is dead (epoch ms, rules 4 and 7)."""
-        return self.appended_at + SILENT_AFTER_MS
+        return self.ended_ms + SILENT_AFTER_MS
 
     def is_silent(self, now_ms: int) -> bool:
         return not self.closed and now_ms - self.appended_at > SILENT_AFTER_MS
@@ -91,7 +98,7 @@ class LaneState:
 @dataclass(frozen=True, slots=True)
 class PlaceProgress:
     """How far a place has come (epoch ms): the minimum over the lanes of the living; and for each dead emitter with
-    work in hand how far that had come, and when it takes nothing in any more."""
+    work in flight how far that had come, and when it took nothing in any more."""
 
     until: int
     dead: tuple[tuple[int, int], ...] = ()
@@ -150,10 +157,19 @@ class Evidence:
             return False
         if self.window_end_ms > state.appended_at + EXPECTED_FOR_MS:
             return True
-        if self.window_start_s * 1000 <= state.mourned_ms:
+        if self.window_start_s * 1000 <= state.mourned_ms or self._is_alone(state):
             return False
         # One that died before it reported a lane may have read from any that its node reads.
         return self._is_taken_over(state, state.inputs or self._input_lanes(state.node))
+
+    def _is_alone(self, state: EmitterState) -> bool:
+        """Return whether no other process receives again what it alone may have seen: its node reads no lanes, or its
+        host commits without waiting for it."""
+        into = f"{state.node}.in"
+        observes = not state.resumes and any(
+            lane.holder == state.emitter and lane.checkpoint == into for lane in self.lanes
+        )
+        return observes or not self._input_lanes(state.node)
 
     def _is_taken_over(self, state: EmitterState, inputs: Iterable[str]) -> bool:
         """Return whether each of these input lanes, at least one, is past its end by the report of another."""
@@ -175,6 +191,17 @@ class Evidence:
         """Emitters whose silence leaves this window incomplete for good."""
         return [state for state in self.emitters if state.is_silent_in(self.window_start_s, self.now_ms)]
 
+    def _may_be_cut_off(self, state: EmitterState, graph: Graph) -> bool:
+        """Return whether a silent emitter may live and receive messages of this window: that alone is no reason at a
+        source, where nothing is missing that only it has seen."""
+        return (
+            state.is_silent(self.now_ms)
+            and state.node not in graph.sources
+            and state.mourned_ms < self.window_start_s * 1000
+            and self.window_end_ms <= state.mourned_ms + graph.definition.spec.max_wait
+            and self._is_alone(state)
+        )
+
     def incomplete(self, graph: Graph, read: Mapping[Account, int], quarantined: Iterable[str]) -> frozenset[str]:
         """Return the nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
         expected = self.expected()
@@ -183,6 +210,7 @@ class Evidence:
         incomplete |= {tally.node for tally in self.tallies if tally.dropped > 0}
         incomplete |= set(quarantined) | self.changed
         incomplete |= {state.node for state in self.silent()}
+        incomplete |= {state.node for state in self.emitters if self._may_be_cut_off(state, graph)}
         incomplete |= graph.spanned
         accounted = {state.node for state in expected} | {tally.node for tally in self.tallies}
         return frozenset(node for node in graph.nodes if node in incomplete or node not in accounted)
@@ -221,11 +249,16 @@ class Evidence:
             holder = None if lane.holder is None else states.get(lane.holder)
             if holder is None or not (holder.closed or holder.is_silent(self.now_ms)):
                 living.append(lane.until)
-            elif not holder.closed and not (
-                holder.resumes and self._is_taken_over(holder, self._input_lanes(holder.node))
-            ):
-                dead.append((lane.until, holder.mourned_ms))
+            elif self._leaves_work(holder):
+                dead.append((lane.until, holder.ended_ms if holder.closed else holder.mourned_ms))
         return PlaceProgress(min(living, default=self.now_ms), tuple(dead))
+
+    def _leaves_work(self, dead: EmitterState) -> bool:
+        """Return whether its work in flight may still be so: it has not closed in good order, and no other process has
+        taken that work over."""
+        if dead.closed and not dead.unfinished:
+            return False
+        return not (dead.resumes and self._is_taken_over(dead, self._input_lanes(dead.node)))
 
 
 def changed_nodes(before: Graph, after: Graph) -> frozenset[str]:

@@ -79,6 +79,7 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
                 Skew.stored(row.skew),
                 row.resumes,
                 frozenset(row.inputs),
+                row.unfinished,
             )
         )
     return states

@@ -152,6 +152,7 @@ def _reports() -> None:
         bigint("skew_ms", "smallest append time - sent_at in its last minute of reports", default="0"),
         jsonb("skew", "Skew: [[minute, ms], ...]", default="[]"),
         boolean("resumes", "it observes again the messages that were in flight", default="false"),
+        boolean("unfinished", "it closed with messages in flight", default="false"),
         jsonb("inputs", "lanes of its node's input that it reported", default="[]"),
         jsonb("labels", "of its deployment", default="{}"),
         comment="The newest report of each emitter. Writer: follower.",

@@ -67,7 +67,8 @@ def actors(plan: Plan, net: Net, now_ms: int) -> dict[str, list[Actor]]:
         ends = [START_MS + at_ms for at_ms in CLOSED_AT] + [now_ms - 1_000]
         lives[actor] = ended(lives[actor], plan.rng("closed", actor.uuid).choice(ends), closed=True)
     for actor in picked(plan, "silent", lives, 0.3):
-        ends = [START_MS + at_ms for at_ms in SILENT_AT] + [END_MS - 660_000, END_MS - 660_001]
+        ends = [START_MS + at_ms for at_ms in SILENT_AT]
+        ends += [END_MS - 660_000, END_MS - 660_001, END_MS - 960_000, END_MS - 960_001]
         ends += [now_ms - 59_999, now_ms - 60_000, now_ms - 60_001, now_ms - 60_001]
         past = [end_ms for end_ms in ends if end_ms <= now_ms]
         lives[actor] = ended(lives[actor], plan.rng("silent", actor.uuid).choice(past), closed=False)

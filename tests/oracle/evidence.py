@@ -395,6 +395,7 @@ class Emitter:
     final_through_s: int
     last_append_ms: int
     resumes: bool
+    unfinished: bool
     differences: list[tuple[int, int]]  # of every live report that counted: append time, append time - sent_at
     inputs: set[tuple[str, str]]  # checkpoint and lane of every ordered input that it ever reported
     tallies: dict[TallyKey, Tally] = field(default_factory=dict)
@@ -442,11 +443,13 @@ def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appende
         final_through_s=report["final_through"],
         last_append_ms=appended_ms,
         resumes=report["resumes"],
+        unfinished=report["unfinished"],
         differences=[] if known is None else known.differences,
         inputs=set() if known is None else known.inputs,
         tallies={} if known is None else known.tallies,
     )
-    if not (report["closed"] and appended_ms - report["sent_at"] > STALE_MS):
+    settled = report["unfinished"] or appended_ms - report["sent_at"] > STALE_MS
+    if not (report["closed"] and settled):
         emitter.differences.append((appended_ms, appended_ms - report["sent_at"]))
     own = f"{report['node']}.in"
     emitter.inputs |= {(own, p["lane"]) for p in report["progress"] if p["checkpoint"] == own and p["lane"] != ""}
@@ -491,9 +494,15 @@ def is_silent(emitter: Emitter, now_ms: int) -> bool:
     return not emitter.closed and now_ms - emitter.last_append_ms > SILENT_MS
 
 
+def ended_ms(emitter: Emitter) -> int:
+    """Rule 4: the append time of its last report; if that closed, no later than it was sent, by the broker's clock."""
+    sent_ms = emitter.sent_at_ms + skew_ms(emitter)
+    return min(emitter.last_append_ms, sent_ms) if emitter.closed else emitter.last_append_ms
+
+
 def mourned_ms(emitter: Emitter) -> int:
-    """Rules 4 and 7: when the dead takes nothing in any more, the append time of its last report + 60 s."""
-    return emitter.last_append_ms + SILENT_MS
+    """Rules 4 and 7: when the dead takes nothing in any more, the end of its account + 60 s."""
+    return ended_ms(emitter) + SILENT_MS
 
 
 def taken_over(emitter: Emitter, inputs: set[tuple[str, str]], lanes: list[Lane]) -> bool:
@@ -502,6 +511,20 @@ def taken_over(emitter: Emitter, inputs: set[tuple[str, str]], lanes: list[Lane]
     return bool(inputs) and all(
         newest[key].reporter != emitter.uuid and newest[key].until_ms > mourned_ms(emitter) for key in inputs
     )
+
+
+def is_alone(emitter: Emitter, lanes: list[Lane]) -> bool:
+    """Rule 7: its node has no input lanes, or it observes: it has an input of its own, and does not resume."""
+    into = [lane for lane in lanes if lane.checkpoint == f"{emitter.node}.in"]
+    observes = not emitter.resumes and any(lane.emitter == emitter.uuid for lane in into)
+    return observes or all(lane.emitter is not None for lane in into)
+
+
+def may_be_cut_off(emitter: Emitter, window_start_s: int, now_ms: int, lanes: list[Lane], max_wait_ms: float) -> bool:
+    """Rule 7: one that is alone, fell silent more than 60 s before the window, and up to maxWait before its end."""
+    later = window_start_s * 1000 > mourned_ms(emitter)
+    in_time = (window_start_s + WINDOW_S) * 1000 <= mourned_ms(emitter) + max_wait_ms
+    return is_silent(emitter, now_ms) and later and in_time and is_alone(emitter, lanes)
 
 
 def no_longer_expected(emitter: Emitter, window_start_s: int, now_ms: int, lanes: list[Lane]) -> bool:
@@ -514,7 +537,7 @@ def no_longer_expected(emitter: Emitter, window_start_s: int, now_ms: int, lanes
     gone = end_ms > emitter.last_append_ms + EXPECTED_AFTER_SILENCE_MS
     of_node = {(lane.checkpoint, lane.name) for lane in lanes if lane.emitter is None}
     inputs = emitter.inputs or {key for key in of_node if key[0] == f"{emitter.node}.in"}
-    return gone or (later and taken_over(emitter, inputs, lanes))
+    return gone or (later and not is_alone(emitter, lanes) and taken_over(emitter, inputs, lanes))
 
 
 def sent_tally(emitter: Emitter, window_start_s: int) -> bool:

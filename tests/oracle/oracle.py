@@ -28,10 +28,12 @@ from tests.oracle.evidence import (
     TallyKey,
     World,
     clock_matters,
+    ended_ms,
     follow,
     in_force,
     is_expected,
     is_silent,
+    may_be_cut_off,
     mourned_ms,
     newest_version,
     next_checkpoints,
@@ -293,15 +295,16 @@ def rule_4_is_alive(case: Case, name: bytes) -> bool:
 
 
 def rule_4_may_hold(case: Case, name: bytes, last_seen_ms: float) -> bool:
-    """Whether a dead emitter may have the message in hand: not if it took in no more by then; not if it resumes, and
-    all that its node reads has been taken over."""
+    """Whether a dead emitter may have the message in hand: not if it took in no more by then; not if it closed with
+    nothing in flight; not if it resumes, and all that its node reads has been taken over."""
     emitter = case.emitters[name]
-    if not is_silent(emitter, case.now_ms):
+    if rule_4_is_alive(case, name) or (emitter.closed and not emitter.unfinished):
         return False
     inputs = {(lane.checkpoint, lane.name) for lane in case.lanes if lane.emitter is None}
     own = {key for key in inputs if key[0] == f"{emitter.node}.in"}
     resumed = emitter.resumes and taken_over(emitter, own, case.lanes)
-    return last_seen_ms < mourned_ms(emitter) and not resumed
+    end_ms = ended_ms(emitter) if emitter.closed else mourned_ms(emitter)
+    return last_seen_ms < end_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case) and not resumed
 
 
 def rule_4_clocks_apart_ms(case: Case) -> int:
@@ -371,6 +374,7 @@ def rule_7_complete(case: Case) -> set[str]:
             or node in case.quarantined  # 7d: a block of it was quarantined
             or node in changed
             or rule_7f_nobody(case, node)
+            or rule_7i_cut_off(case, node)
             or node in case.d.spanned
         )
     }
@@ -440,6 +444,15 @@ def rule_7f_nobody(case: Case, node: str) -> bool:
         is_expected(e, case.start_s, case.now_ms, case.lanes) or sent_tally(e, case.start_s)
         for e in case.emitters.values()
         if e.node == node
+    )
+
+
+def rule_7i_cut_off(case: Case, node: str) -> bool:
+    """An emitter that nothing stands in for fell silent, and may live: not at a source."""
+    now_ms, max_wait_ms = case.world.now_ms, case.d.max_wait_ms
+    return node not in case.d.sources and any(
+        e.node == node and may_be_cut_off(e, case.start_s, now_ms, case.lanes, max_wait_ms)
+        for e in case.emitters.values()
     )
 
 

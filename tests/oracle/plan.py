@@ -68,6 +68,8 @@ EMITTERS = (
     "comeback",
     "settled_late",
     "resumes",
+    "unfinished",
+    "observes",
 )
 PROGRESS = (
     "no_progress",
@@ -104,6 +106,10 @@ BUNDLES: tuple[frozenset[str], ...] = (
     frozenset({"comeback", "lost_at_link", "lost_at_node", "several_emitters"}),
     frozenset({"silent", "lost_at_link", "lost_at_node", "several_emitters", "judged_late"}),
     frozenset({"silent", "resumes", "lost_at_node", "several_emitters", "stuck_work"}),
+    frozenset({"silent", "no_progress", "lost_at_link", "lost_at_node", "several_emitters", "judged_late"}),
+    frozenset({"silent", "observes", "lost_at_link", "several_emitters", "judged_late"}),
+    frozenset({"closed", "unfinished", "lost_at_node", "several_emitters", "stuck_work"}),
+    frozenset({"closed", "unfinished", "resumes", "lost_at_node", "several_emitters", "stuck_work", "judged_late"}),
     frozenset({"closed", "settled_late", "lost_at_link", "lost_at_node", "judged_late"}),
     frozenset({"own_targets", "lost_at_link", "lost_at_node", "dead", "filtered", "huge_lags"}),
 )

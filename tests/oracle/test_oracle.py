@@ -452,9 +452,9 @@ LAST_SEEN_MS = START_MS + 1_000 + 1
 
 
 @pytest.mark.parametrize(
-    ("silent_ms", "kind"), [(LAST_SEEN_MS - 60_000, "perhaps"), (LAST_SEEN_MS - 59_999, "pending")]
+    ("silent_ms", "kind"), [(LAST_SEEN_MS - 65_000, "perhaps"), (LAST_SEEN_MS - 64_999, "pending")]
 )
-def test_the_work_in_hand_of_the_dead_holds_only_what_was_seen_before_its_last_report_and_60_s(
+def test_the_work_in_hand_of_the_dead_holds_only_what_was_seen_before_its_last_report_and_65_s(
     silent_ms: int, kind: str
 ) -> None:
     hand = worked_case(appended_ms={"mid": silent_ms}, until_ms={"mid.out": START_MS - 120_000})

@@ -28,6 +28,8 @@ SHOWS_WITH = {  # where the others do
     "stale_tallies": {"blocks_missing", "dropped"},
     "scaled": {"huge_lags"},
     "settled_late": {"closed", "huge_lags"},
+    "unfinished": {"closed", "several_emitters", "stuck_work", "judged_late"},
+    "observes": {"silent", "several_emitters", "judged_late"},
     "resumes": {"silent", "several_emitters", "stuck_work", "judged_late"},
 }
 

@@ -87,6 +87,7 @@ def report_state_of(followed: ReportBatch, pipeline: str, window_start_s: int) -
                 followed.accounts[owner, emitter].skew,
                 report.resumes,
                 followed.accounts[owner, emitter].inputs,
+                report.unfinished,
             )
         )
     tallies = [

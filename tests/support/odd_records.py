@@ -126,6 +126,7 @@ def reports(draw: st.DrawFn, pipeline: str, node: str, checkpoints: Sequence[str
         "tallies": [tally() for _ in range(draw(st.integers(0, 3)))],
         "resumes": draw(st.booleans()),
         "labels": draw(st.dictionaries(TEXTS, TEXTS, max_size=2)),
+        "unfinished": draw(st.booleans()),
     }
     return row["emitter"], written(REPORT_SCHEMA, row)
 

@@ -40,7 +40,7 @@ class Known(NamedTuple):
 def account_of(report: EmitterReport, appended_ms: int, skew: Skew, inputs: Iterable[str]) -> tuple[Any, ...]:
     """What is known of an emitter, in a form that compares."""
     fields = (report.seq, report.host, report.started_at, report.sent_at, report.closed, report.final_through)
-    return (*fields, report.resumes, dict(report.labels), appended_ms, skew.smallest, sorted(inputs))
+    return (*fields, report.resumes, report.unfinished, dict(report.labels), appended_ms, skew.smallest, sorted(inputs))
 
 
 def in_order(rng: Random) -> list[Appended]:
@@ -56,7 +56,7 @@ def in_order(rng: Random) -> list[Appended]:
                 PIPELINE, "mid", emitter, f"host-{seq}", seq, START_MS - seq, at_ms - rng.randint(-9_000, 9_000),
                 seq == count and rng.random() < 0.5, START_S + rng.randrange(600), lanes,
                 tuple(Tally("mid.in", window_s, beacons, seq, Sketch()) for window_s in windows),
-                rng.random() < 0.5, {"version": str(seq)},
+                rng.random() < 0.5, {"version": str(seq)}, rng.random() < 0.3,
             )  # fmt: skip
             found.append(Appended(at_ms, report))
             at_ms += rng.randrange(40_000)
@@ -122,7 +122,10 @@ def expected(log: list[ReportRecord]) -> Known:
         mine = [read for read in counting if read.report.emitter == emitter]
         skew = Skew()
         for read in mine:
-            skew = skew.merged(Skew.of(read.record.appended_ms, read.report.sent_at, closed=read.report.closed))
+            report = read.report
+            skew = skew.merged(
+                Skew.of(read.record.appended_ms, report.sent_at, closed=report.closed, unfinished=report.unfinished)
+            )
         inputs = {lane.lane for read in mine for lane in read.report.progress if lane.checkpoint == "mid.in"}
         newest = max(mine, key=lambda read: read.report.seq)
         emitters[emitter] = account_of(newest.report, newest.record.appended_ms, skew, inputs)

@@ -3,8 +3,8 @@
 Flushed beacons arrive once, since their blocks keep emitter and seq. Beacons observed after the last flush are gone,
 and their windows are unknown: as for any emitter that falls silent, the windows that it was changing in its last
 minute, and those until a minute after, or until it was found dead, are left incomplete. Not so if it closed cleanly, or
-if its host observes again what was not acknowledged: then the account is closed once that has had its time, since a
-closed emitter has no work in hand.
+if its host observes again what was not acknowledged. The account of one that died is closed as unfinished: what it had
+in flight stays so until another process has taken that over.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,24 +29,12 @@ log = logging.getLogger("lagloss")
 
 SEARCH_S: Final = 30.0
 """Seconds between two searches for spools of dead processes."""
-REDELIVERED_S: Final = 90.0
-"""Time in which a process takes in what a dead one had in hand: twice Kafka's default `session.timeout.ms`."""
-LONGEST_S: Final = 130.0
-"""Longest wait for the end of an account, whatever the clock says."""
 UNSURE_MS: Final = 60_000
 """Span around its last flush in which an emitter's account is unsure: as long as noticing its silence would have
 taken."""
 REPORTS_SKIPPED: Final = 1 << 20
 """More reports than an emitter sends between two flushes: the closing ones count on from there."""
 _WINDOW_MS: Final = WINDOW_S * 1000
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A spool in hand."""
-
-    spool: SpoolDirectory
-    recovery: SpoolRecovery
 
 
 class RecoveryThread(threading.Thread):
@@ -65,8 +52,7 @@ class RecoveryThread(threading.Thread):
         self._make_outlet = make_outlet
         self._stopped = threading.Event()
         self._outlet: Outlet | None = None
-        self._at_work: list[_Work] = []
-        """Spools that are being sent, or wait for the end of their accounts."""
+        self._at_work: SpoolDirectory | None = None
         self._failed: set[Path] = set()
         """Spools that could not be recovered, and were logged so."""
 
@@ -75,59 +61,32 @@ class RecoveryThread(threading.Thread):
         self._stopped.set()
 
     def detach_after_fork(self) -> None:
-        """Let go of the parent's spools in a forked child."""
+        """Let go of the parent's spool in a forked child."""
         if self._outlet is not None:
             self._outlet.detach_after_fork()
-        for work in self._at_work:
-            work.spool.release()
+        if self._at_work is not None:
+            self._at_work.release()
 
     def run(self) -> None:
         while not self._stopped.is_set():
             for spool in SpoolDirectory.abandoned(self._directory, self._pipeline, self._node):
-                self._send(spool)
-                self._close_those_due()
-            self._close_those_due()
-            if not self._at_work:
-                self._disconnect()
-            self._stopped.wait(min([SEARCH_S, *(max(POLL_S, work.recovery.due_in_s) for work in self._at_work)]))
-        for work in [*self._at_work]:
-            self._let_go(work)
-        self._disconnect()
+                self._at_work = spool
+                self._recover(spool)
+                self._at_work = None
+            self._disconnect()
+            self._stopped.wait(SEARCH_S)
 
-    def _send(self, spool: SpoolDirectory) -> None:
+    def _recover(self, spool: SpoolDirectory) -> None:
         try:
             outlet = self._outlet = self._outlet or self._make_outlet()
+            identity = EmitterIdentity(*spool.owner, "unknown", 0)
+            if SpoolRecovery(spool.path, identity, outlet, self._stopped.is_set).settle():
+                spool.remove()
         except Exception as error:
-            self._note(spool, error)
-            spool.release()
-            return
-        identity = EmitterIdentity(*spool.owner, "unknown", 0)
-        work = _Work(spool, SpoolRecovery(spool.path, identity, outlet, self._stopped.is_set))
-        self._at_work.append(work)
-        if not self._succeeds(work, work.recovery.send):
-            self._let_go(work)
-
-    def _close_those_due(self) -> None:
-        for work in [work for work in self._at_work if work.recovery.due_in_s <= 0]:
-            if self._succeeds(work, work.recovery.close):
-                work.spool.remove()
-            self._let_go(work)
-
-    def _succeeds(self, work: _Work, step: Callable[[], bool]) -> bool:
-        try:
-            return step()
-        except Exception as error:
-            self._note(work.spool, error)
-            return False
-
-    def _note(self, spool: SpoolDirectory, error: Exception) -> None:
-        if spool.path not in self._failed:  # it is retried at every search
-            log.warning("lagloss: cannot recover spool %s yet: %s", spool.path.name, error)
-        self._failed.add(spool.path)
-
-    def _let_go(self, work: _Work) -> None:
-        work.spool.release()
-        self._at_work.remove(work)
+            if spool.path not in self._failed:  # it is retried at every search
+                log.warning("lagloss: cannot recover spool %s yet: %s", spool.path.name, error)
+            self._failed.add(spool.path)
+        spool.release()
 
     def _disconnect(self) -> None:
         outlet, self._outlet = self._outlet, None
@@ -136,7 +95,7 @@ class RecoveryThread(threading.Thread):
 
 
 class SpoolRecovery:
-    """Recovery of one dead emitter's account: `send`, and once that is due, `close`.
+    """Recovery of one dead emitter's account.
 
     Args:
         path: its spool.
@@ -145,7 +104,7 @@ class SpoolRecovery:
     """
 
     def __init__(self, path: Path, identity: EmitterIdentity, outlet: Outlet, stopped: Callable[[], bool]) -> None:
-        self._found_ms, self._found_at = now_ms(), time.monotonic()
+        self._found_ms = now_ms()
         self._path = path
         self._identity = identity
         self._outlet = outlet
@@ -160,36 +119,27 @@ class SpoolRecovery:
         """(observed until, oldest window changed) of flushes: epoch ms and s."""
         self._shipper: Shipper | None = None
 
-    def send(self) -> bool:
-        """Send the unsent rest. False if stopped before the broker had all of it."""
+    def settle(self) -> bool:
+        """Send the unsent rest, and close the account. False if stopped before the broker had all of it."""
         while self._outlet.partitions() is None:
             if self._stopped():
                 return False
             self._outlet.poll(POLL_S)
-        return all(self._recover_file(log_file) for log_file in sorted(self._path.glob("*.log")))
-
-    @property
-    def due_in_s(self) -> float:
-        """For how long to wait, after `send`, before `close`: what it says is true then."""
-        waited_s = time.monotonic() - self._found_at
-        if self._end is None and self._identity.resumes and self._last is not None:
-            return REDELIVERED_S - waited_s  # since this process is there, whatever was before
-        return min((self._closed_at_ms - now_ms()) / 1000, LONGEST_S - waited_s)
+        return all(map(self._recover_file, sorted(self._path.glob("*.log")))) and self._close()
 
     @property
     def _closed_at_ms(self) -> int:
-        """When the emitter ended (epoch ms). If it died, that is the end of a window, for which it is expected to have
-        accounted, and has not.
+        """When the emitter ended (epoch ms). If it died, that is the end of a window, which may still be to come: it is
+        expected to account for that, and has not.
         """
         if self._end is not None:
             return self._end.closed_at_ms
-        if self._identity.resumes or self._last is None:
-            return self._last_ms
+        if self._identity.resumes and self._last is not None:
+            return self._last.observed_until_ms or self._last_ms  # earlier than another, if the clock was set back
         died_ms = max(self._last_ms, min(self._found_ms, self._last_ms + UNSURE_MS))
         return (died_ms // _WINDOW_MS + 1) * _WINDOW_MS
 
-    def close(self) -> bool:
-        """Close the account, after `send`. False if stopped before the broker had that report."""
+    def _close(self) -> bool:
         if self._shipper is None:
             return True  # it never flushed
         lost = self._expected - self._restored
@@ -200,7 +150,7 @@ class SpoolRecovery:
             unsure += [window for observed_ms, window in self._windows if observed_ms > self._last_ms - UNSURE_MS]
             unsure.append(self._found_ms // _WINDOW_MS * WINDOW_S)  # earlier than its last, if the clock was set back
         self._account.final_through = min([self._account.final_through, *unsure])
-        return self._shipper.report(closed_at_ms=self._closed_at_ms, until=self._until)
+        return self._shipper.report(closed_at_ms=self._closed_at_ms, unfinished=self._end is None, until=self._until)
 
     def _recover_file(self, log_file: Path) -> bool:
         sent_file, base_file = log_file.with_suffix(".sent"), log_file.with_suffix(".base")

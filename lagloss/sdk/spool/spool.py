@@ -130,7 +130,7 @@ class Spool:
             self._in_memory.clear()  # this one makes all of their claims
             self._current = self._current if not self._disk_is_done else None
         is_quiet = not _has_content(flush)
-        if is_quiet and flush.observed_until_ms - self._ticked_ms < TICK_MS:
+        if is_quiet and abs(flush.observed_until_ms - self._ticked_ms) < TICK_MS:
             return self._keep(flush)
         if self._in_memory or self._is_stale or time.monotonic() < self._not_before:
             return self._keep(flush)

@@ -113,6 +113,7 @@ class EmitterRow(Base):
     resumes: Mapped[bool] = mapped_column(
         server_default="false", comment="it observes again the messages that were in flight"
     )
+    unfinished: Mapped[bool] = mapped_column(server_default="false", comment="it closed with messages in flight")
     inputs: Mapped[list[Any]] = mapped_column(server_default="[]", comment="lanes of its node's input that it reported")
     labels: Mapped[dict[str, Any]] = mapped_column(server_default="{}", comment="of its deployment")
 

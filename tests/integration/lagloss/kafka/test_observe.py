@@ -88,7 +88,7 @@ def lost_for_certain(log: Log, living: bytes | None) -> set[int]:
         states.append(
             EmitterState(
                 emitter, "mid", report.started_at, report.sent_at, report.closed, at_s, appended_ms, at_s,
-                resumes=report.resumes,
+                resumes=report.resumes, unfinished=report.unfinished,
             )
         )  # fmt: skip
     lanes = [LaneState(checkpoint, until, emitter) for (checkpoint, emitter), until in log.own.items()]
@@ -184,4 +184,5 @@ def test_no_message_is_lost_for_certain_whose_commit_was_early_aborted_or_rewoun
         assert node.emitter.flush()
         seen = log().seen
         assert {id_hash for id_hash, at in seen.items() if "mid.out" not in at} == {hash_id(gone)}
-    assert log().reports[node.emitter.id].closed
+    last = log().reports[node.emitter.id]
+    assert (last.closed, last.unfinished) == (True, False)

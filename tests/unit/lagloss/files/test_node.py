@@ -101,7 +101,7 @@ def test_a_file_that_is_stored_sends_its_records_and_itself_to_every_next_node(l
     }
     ids = {int(block.id_hash[0]) for block in map(decode_block, log.values(BEACONS)) if "files" in block.pipeline}
     assert ids == {hash_id(f"raw/{KEY}@{etag(b'rows')}")}
-    assert all(report.closed for report in newest(log).values())
+    assert all(report.closed and not report.unfinished for report in newest(log).values())
 
 
 def test_a_file_that_could_not_be_stored_is_in_hand_until_it_is_and_comes_in_once(log: MemoryOutlet) -> None:
@@ -116,12 +116,12 @@ def test_a_file_that_could_not_be_stored_is_in_hand_until_it_is_and_comes_in_onc
     assert beacons(log)["scores landing.in"] == beacons(log)["scores landing.out"] == 3
 
 
-def test_a_node_that_ends_with_a_file_not_stored_does_not_say_that_it_has_closed(log: MemoryOutlet) -> None:
+def test_a_node_that_ends_with_a_file_not_stored_is_unfinished(log: MemoryOutlet) -> None:
     node = FileNode("scores", "landing", first=True, outlet=lambda: log)
     with pytest.raises(ConnectionError):
         node.bucket(FakeBucket(failures=1)).put(IDS, TIMES, Bucket="raw", Key=KEY, Body=b"rows")
     node.close()
-    assert [report.closed for report in newest(log).values()] == [False]
+    assert [report.unfinished for report in newest(log).values()] == [True]
 
 
 def test_a_large_file_is_stored_in_parts(log: MemoryOutlet) -> None:
@@ -417,12 +417,12 @@ def test_a_short_poll_proves_nothing(node: FileNode) -> None:
     assert lanes(queue.progress)["db-queue"] > 0
 
 
-def test_a_node_that_never_found_its_queue_empty_does_not_say_that_it_has_closed(
+def test_a_node_that_never_found_its_queue_empty_is_unfinished(
     log: MemoryOutlet, node: FileNode, sqs: FakeQueue
 ) -> None:
     import_all(node.queue(sqs, URL))
     node.close()
-    assert {report.closed for report in newest(log).values()} == {False}
+    assert {report.unfinished for report in newest(log).values()} == {True}
 
 
 def test_a_node_that_found_its_queue_empty_closes_and_its_lanes_are_reported(
@@ -435,7 +435,7 @@ def test_a_node_that_found_its_queue_empty_closes_and_its_lanes_are_reported(
     import_all(queue)
     node.close()
     reports = newest(log)
-    assert {report.closed for report in reports.values()} == {True}
+    assert {(report.closed, report.unfinished) for report in reports.values()} == {(True, False)}
     for pipeline, name in [("scores", "db"), ("scores-files", "db"), ("scores-files", "db-queue")]:
         shared = [lane for lane in reports[pipeline, name].progress if lane.lane == "db-queue"]
         assert [lane.checkpoint for lane in shared] == [f"{name}.in"]

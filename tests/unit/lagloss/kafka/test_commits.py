@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from lagloss import Emitter, MemoryOutlet
 from lagloss.identity import Identity
 from lagloss.kafka import commits
-from lagloss.kafka.commits import COMPACT_AT, Commits, OffsetTracker
+from lagloss.kafka.commits import COMPACT_AT, Commits, OffsetTracker, SafeOffsets
 from lagloss.kafka.in_flight import InFlightMessage, current, current_identity, handling_now
 
 PLACE = ("orders", 0)
@@ -53,6 +53,24 @@ def test_what_finishes_after_its_partition_was_taken_away_is_not_committed() -> 
     tracker.drop([PLACE])
     taken.done()
     assert tracker.advance() == {}
+
+
+def test_offsets_that_wait_for_beacons_through_a_long_outage_take_little_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commits, "MOST_WAITING", 3)
+    log = MemoryOutlet(down=True)
+    with Emitter("orders", "enrich", outlet=lambda: log, resumes=True) as emitter:
+        offsets = SafeOffsets(emitter)
+        for offset in range(10):
+            emitter.received(f"m{offset}", 1_700_000_000_000)
+            offsets.track((("orders", offset % 2)), offset).done()
+            assert offsets.mark(at_once=True)
+        assert len(offsets._unconfirmed) == 3
+        assert offsets.confirmed() == {}
+        log.down = False
+        assert emitter.flush()
+        assert offsets.confirmed() == {("orders", 0): 9, ("orders", 1): 10}
 
 
 def test_what_is_read_again_after_a_seek_is_finished_anew() -> None:

@@ -101,4 +101,5 @@ def test_a_node_that_is_closed_with_work_left_does_not_report_that_it_has_none(i
         assert handling is not None
         if is_finished:
             handling.end_handling()
-    assert any(decode_report(value).closed for value in log.values(REPORTS)) == is_finished
+    last = decode_report(log.values(REPORTS)[-1])
+    assert (last.closed, last.unfinished) == (True, not is_finished)

@@ -131,14 +131,16 @@ def test_it_does_not_report_that_it_resumes_and_ends_in_order_only_when_every_me
     observed.node.sent(first)
     observed.node.emitter.close()  # as at exit, or by a middleware that shares it
     reports = [decode_report(value) for value in observed.log.values(REPORTS)]
-    assert not any(report.resumes or report.closed for report in reports)
+    assert not any(report.resumes for report in reports)
+    assert (reports[-1].closed, reports[-1].unfinished) == (True, True)
 
 
 def test_an_orderly_end_with_nothing_left_is_closed(observed: Observed) -> None:
     observed.put("a")
     observed.node.sent(polled(observed.consumer()))
     assert observed.node.close()
-    assert decode_report(observed.log.values(REPORTS)[-1]).closed
+    last = decode_report(observed.log.values(REPORTS)[-1])
+    assert (last.closed, last.unfinished) == (True, False)
 
 
 def test_outputs_are_out_with_the_commit_of_their_transaction(observed: Observed) -> None:

@@ -1,6 +1,8 @@
 """No false loss at a node: hosts that leave commits to it, and hosts that it observes, which commit early, late or
-never, abort and skip; they go back, hang, hand over and are killed, and operators rewind the group. Every message is
-judged at every second by the rules of arithmetic, as the aggregator would with the reports it has by then."""
+never, abort and skip; they go back, hang, hand over and are killed, and operators rewind the group. They are cut off
+from lagloss and work on, with a spool or without, and a killed one's spool is recovered late, or lost with its disk.
+Every message is judged at every second by the rules of arithmetic, as the aggregator would with the reports it has by
+then."""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from lagloss.kafka.commits import OffsetTracker
 from lagloss.kafka.lane_proofs import LaneProofs
 from lagloss.kafka.outputs import Outputs
 from lagloss_server.judging.arithmetic import Overtaken, horizon
-from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState
+from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState, TallyState
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.graph import Graph
 
@@ -50,6 +52,10 @@ class Order:
     offset: int | None
     """None if it was lost on its way into the topic."""
     seen: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def window_s(self) -> int:
+        return self.seen["src.out"] // (60 * S) * 60
 
     @property
     def identity(self) -> Identity:
@@ -114,7 +120,16 @@ class Host:
     def __init__(self, world: World, number: int, policy: str) -> None:
         self.world, self.policy = world, policy
         self.id = number.to_bytes(16, "big")
-        self.started_ms = self.appended_ms = world.now_ms
+        self.started_ms = self.appended_ms = self.sent_ms = self.flushed_ms = world.now_ms
+        self.cut_off_until_ms = 0
+        self.has_spool = world.random.random() < 0.7
+        self.unsent: list[tuple[str, str, int]] = []
+        """Beacons that were flushed and that lagloss does not have."""
+        self.unconfirmed: dict[Key, int] = {}
+        """Offsets that wait until it has them."""
+        self.changes: list[tuple[int, int]] = []
+        """Windows of which beacons were sent: (when in epoch ms, start)."""
+        self.final_s = world.now_ms // S
         self.beacons = Beacons(world)
         identity = lambda carrier: carrier.original.identity  # noqa: E731
         observe = policy != NODE_COMMITS
@@ -128,7 +143,7 @@ class Host:
         self.skipped_from: dict[Key, int] = {}
         self.lanes: dict[str, int] = {}
         self.out_until = 0
-        self.is_closed = self.is_gone = False
+        self.is_closed = self.is_unfinished = self.is_gone = False
         self.has_reported_assignment = False
 
     # -- the group ------------------------------------------------------------------------------------------------
@@ -144,6 +159,7 @@ class Host:
             )
         self.jobs = [(ends_ms, order) for ends_ms, order in self.jobs if self.world.random.random() < 0.5]
         self.skipped_from.clear()
+        self.unconfirmed.clear()
         self.has_reported_assignment = False
 
     def commit(self) -> None:
@@ -230,8 +246,14 @@ class Host:
         self.proofs.seek(key, offset)
 
     def report(self) -> None:
-        """Send beacons, then a report whose progress was read before; commit what is finished and acknowledged."""
-        finished = self.tracker.advance()
+        """Send beacons, then a report whose progress was read before; commit what is finished and acknowledged. While
+        it is cut off, nothing arrives."""
+        self.unconfirmed |= self.tracker.advance()
+        self.unsent += self.beacons.observed
+        self.beacons.observed.clear()
+        self.flushed_ms = self.world.now_ms
+        if self.world.now_ms < self.cut_off_until_ms:
+            return
         self.proofs.follow_assignment()
         ends = {key: len(self.world.log[key]) for key in self.proofs.keys}
         begins = dict.fromkeys(self.proofs.without_start(), 0)
@@ -241,26 +263,54 @@ class Host:
             if name and name in {f"{topic}/{partition}" for topic, partition in self.proofs.keys}:
                 self.world.shared[name] = (until, self.id)
         self.out_until = min(self.beacons.hand.values(), default=self.world.now_ms)
-        for message_id, checkpoint, at_ms in self.beacons.observed:
-            seen = self.world.orders[int(message_id)].seen
-            seen[checkpoint] = max(at_ms, seen.get(checkpoint, 0))
-        self.beacons.observed.clear()
+        self.send()
         if self.policy == NODE_COMMITS:
-            self.world.committed |= finished
-        self.appended_ms = self.world.now_ms
+            self.world.committed |= self.unconfirmed
+        self.unconfirmed.clear()
+        self.sent_ms = self.world.now_ms
+        self.final_s = self.world.now_ms // S
         self.has_reported_assignment = True
+
+    def send(self) -> None:
+        for message_id, checkpoint, at_ms in self.unsent:
+            order = self.world.orders[int(message_id)]
+            order.seen[checkpoint] = max(at_ms, order.seen.get(checkpoint, 0))
+            self.changes.append((self.world.now_ms, order.window_s))
+        self.unsent.clear()
+        self.appended_ms = self.world.now_ms
 
     def end(self, *, is_killed: bool) -> None:
         if not is_killed:
             self.report()
-            self.is_closed = not self.beacons.has_unfinished()
+        is_cut_off = self.world.now_ms < self.cut_off_until_ms
+        self.is_unfinished = is_killed or self.beacons.has_unfinished()
+        self.is_closed = not (is_killed or is_cut_off)
+        if not self.is_closed and self.has_spool and self.world.random.random() < 0.5:
+            self.world.spools.append(self)
         self.is_gone = True
 
+    def recover(self) -> None:
+        """Send what its spool holds, and close its account."""
+        unsure = [] if not self.is_unfinished or not self.node.observes else self.unsure_windows()
+        self.sent_ms, self.final_s = self.flushed_ms, min([self.flushed_ms // S, *unsure])
+        if unsure:
+            died_ms = min(self.world.now_ms, self.flushed_ms + 60 * S)
+            self.sent_ms = (died_ms // (60 * S) + 1) * 60 * S
+        self.is_closed = True
+        self.send()
+
+    def unsure_windows(self) -> list[int]:
+        ids = [message_id for message_id, _, at_ms in self.unsent if at_ms > self.flushed_ms - 60 * S]
+        sent = [start_s for at_ms, start_s in self.changes if at_ms > self.flushed_ms - 60 * S]
+        return [*(self.world.orders[int(message_id)].window_s for message_id in ids), *sent, self.flushed_ms // S]
+
     def state(self) -> EmitterState:
-        at_s = self.appended_ms // S
+        late = [start_s for at_ms, start_s in self.changes if at_ms >= self.appended_ms - 60 * S]
+        disturbed_s = min(late, default=self.appended_ms // (60 * S) * 60)
         return EmitterState(
-            self.id, "mid", self.started_ms, self.appended_ms, self.is_closed, at_s, self.appended_ms, at_s,
+            self.id, "mid", self.started_ms, self.sent_ms, self.is_closed, self.final_s, self.appended_ms, disturbed_s,
             resumes=not self.node.observes, inputs=frozenset(name for name in self.lanes if name),
+            unfinished=self.is_unfinished,
         )  # fmt: skip
 
 
@@ -274,6 +324,11 @@ class World:
         self.committed: dict[Key, int] = {}
         self.shared: dict[str, tuple[int, bytes]] = {}
         self.hosts: list[Host] = []
+        self.spools: list[Host] = []
+        """The dead whose spools may be recovered."""
+        self.rewinds = 0.005
+        self.cuts_off, self.ends = 0.0, 0.03
+        """How often a host is cut off, and how often one ends (of those that are cut off: each, twice as often)."""
         self.works = self.random.choice([0.6, 0.9])
         self.turmoil = 1
 
@@ -307,15 +362,24 @@ class World:
             self.put()
         for host in self.living:
             host.step()
+        if self.spools and self.living and self.random.random() < 0.02:
+            self.spools.pop().recover()
         if not is_busy:
             return
+        for host in self.living:
+            if self.random.random() < self.cuts_off:
+                host.cut_off_until_ms = self.now_ms + self.random.choice([20, 300, 600]) * S
         if self.random.random() < 0.02 and len(self.living) < 4:
             self.start()
-        enders = [host for host in self.living if host.has_reported_assignment]
-        if enders and self.random.random() < 0.03:
-            self.random.choice(enders).end(is_killed=self.random.random() < 0.7)
+        enders = [host for host in self.living if host.has_reported_assignment or not host.node.observes]
+        ending = [self.random.choice(enders)] if enders and self.random.random() < self.ends else []
+        cut_off = [host for host in enders if self.now_ms < host.cut_off_until_ms and host not in ending]
+        ending += [host for host in cut_off if self.random.random() < 2 * self.ends]
+        for host in ending:
+            host.end(is_killed=self.random.random() < 0.7)
+        if ending:
             self.rebalance()
-        if self.random.random() < 0.005:
+        if self.random.random() < self.rewinds:
             self.rewind()
 
     def rewind(self) -> None:
@@ -323,19 +387,31 @@ class World:
         self.committed = dict.fromkeys(self.log, 0)
         self.rebalance()
 
-    def evidence(self) -> Evidence:
-        """Of any window: progress is the same for all."""
+    def evidence(self, window_s: int = 0) -> Evidence:
+        """Of a window; progress is the same for all."""
         reported = [host for host in self.hosts if host.out_until]
         lanes = [LaneState("mid.out", host.out_until, host.id) for host in reported]
         lanes += [LaneState("mid.in", host.lanes[""], host.id) for host in reported if "" in host.lanes]
         lanes += [LaneState("mid.in", until, None, name, by) for name, (until, by) in self.shared.items()]
-        return Evidence(0, self.now_ms, [host.state() for host in reported], (), lanes)
+        tallies = [
+            TallyState(host.id, "mid", "mid.in", None, 0, 0)
+            for host in reported
+            if any(start_s == window_s for _, start_s in host.changes)
+        ]
+        return Evidence(window_s, self.now_ms, [host.state() for host in reported], tallies, lanes)
 
     def overtaken(self) -> dict[Order, str]:
         """Orders that are missing and overtaken: lost for certain, unless a crash makes the evidence incomplete."""
         cuts = horizon(GRAPH, self.evidence()).overtaken
         found = {order: missing_at(order, cuts[LINK], cuts[NODE]) for order in self.orders}
         return {order: checkpoint for order, checkpoint in found.items() if checkpoint}
+
+    def lost(self) -> dict[Order, str]:
+        """Orders that are lost for certain: overtaken, and the evidence of the node is complete in their window."""
+        overtaken = self.overtaken()
+        windows = {order.window_s for order in overtaken}
+        complete = {start_s for start_s in windows if "mid" not in self.evidence(start_s).incomplete(GRAPH, {}, ())}
+        return {order: checkpoint for order, checkpoint in overtaken.items() if order.window_s in complete}
 
 
 def missing_at(order: Order, link: Overtaken, node: Overtaken) -> str | None:
@@ -373,6 +449,32 @@ def test_no_order_that_still_comes_is_ever_lost_for_certain(
     came = [order for order in world.orders if "mid.out" in order.seen]
     assert len(came) == sum(map(len, world.log.values()))
     assert {order.number: ever_overtaken[order] for order in came if order in ever_overtaken} == {}
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("policies", [POLICIES, [NODE_COMMITS]], ids=["observed", "committed"])
+def test_no_order_is_lost_for_certain_because_of_hosts_that_were_cut_off_or_killed(
+    policies: Sequence[str], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(seed, policies)
+    world.cuts_off, world.ends = world.random.choice([(0.004, 0.003), (0.004, 0.003), (0, 0.03)])
+    world.rewinds = 0
+    monkeypatch.setattr(lane_proofs, "time", SimpleNamespace(monotonic=lambda: world.now_ms / S))
+    world.start()
+    ever_lost: dict[Order, str] = {}
+    for second in range(BUSY_S + CALM_S):
+        if second == BUSY_S:
+            world.works, world.turmoil = 1, 0
+            for host in world.living:
+                host.end(is_killed=True)
+            world.start("after" if policies is POLICIES else None)
+            world.rewind()
+        world.step(is_busy=second < BUSY_S)
+        ever_lost |= world.lost()
+    false = {
+        order.number: ever_lost[order] for order in world.orders if order.offset is not None and order in ever_lost
+    }
+    assert false == {}
 
 
 def test_an_order_that_never_reached_the_topic_is_lost_for_certain_while_hosts_live(

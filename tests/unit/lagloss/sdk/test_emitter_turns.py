@@ -283,19 +283,18 @@ def test_work_in_hand_holds_progress_at_the_oldest_begun(emitter: Emitter, log: 
     assert reports(log)[-1].progress[0].until > begun + 19
 
 
-def test_an_emitter_that_leaves_with_work_in_hand_says_all_but_that_it_has_ended(
-    emitter: Emitter, log: MemoryOutlet, now_ms: int
-) -> None:
+def test_an_emitter_that_ends_with_work_in_flight_reports_so(emitter: Emitter, log: MemoryOutlet, now_ms: int) -> None:
     begun = time.time_ns() // 1_000_000
     work = emitter.processing()
     emitter.received("m", now_ms)
     assert emitter.close(finished=False)
     last = reports(log)[-1]
-    assert not last.closed
+    assert (last.closed, last.unfinished) == (True, True)
     assert [(tally.checkpoint, tally.beacons) for tally in last.tallies] == [("mid.in", 1)]
     assert begun <= last.progress[0].until <= begun + 500
     work.done()
     assert not emitter.sent("m", now_ms)
+    assert not emitter.acknowledged(emitter.mark()), "its host would commit what the log shows as in, and not as out"
     assert emitter.close()
     assert reports(log)[-1] == last, "it has no more to say, at exit neither"
 
@@ -388,6 +387,23 @@ def test_a_forked_child_that_observes_nothing_is_no_emitter(emitter: Emitter) ->
     if child == 0:
         os._exit(threading.active_count() - 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@FORKS
+def test_lanes_that_a_forked_child_follows_before_its_first_beacon_are_reported() -> None:
+    class Lanes:
+        def snapshot(self) -> Sequence[Progress]:
+            return [Progress("mid.in", "orders/0", 7)]
+
+    log = MemoryOutlet()
+    with Emitter("clicks", "mid", outlet=lambda: log) as emitter:
+        child = os.fork()
+        if child == 0:
+            emitter.follow(Lanes())  # as a consumer does that is made here
+            emitter.close()
+            lanes = [lane.lane for report in reports(log) if report.emitter == emitter.id for lane in report.progress]
+            os._exit(0 if lanes == ["orders/0"] else 1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_forked_child_outlives_a_client_that_is_garbage_of_its_parent() -> None:

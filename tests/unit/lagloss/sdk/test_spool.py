@@ -27,7 +27,7 @@ from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.journal import Head, frame, frames
 from lagloss.sdk.spool.recovery import REPORTS_SKIPPED, RecoveryThread, SpoolRecovery
 from lagloss.sdk.spool.spool import Spool
-from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report
+from lagloss.wire.format import BeaconBlock, EmitterReport, Progress, Tally, decode_block, decode_report
 from tests.unit.lagloss.sdk.test_emitter_turns import wait_for
 
 NOW_MS = time.time_ns() // 1_000_000
@@ -91,8 +91,7 @@ def settle(below: Path, log: MemoryOutlet) -> None:
     for found in SpoolDirectory.abandoned(below, "clicks", "mid"):
         identity = EmitterIdentity(*found.owner, "unknown", 0)
         settled = SpoolRecovery(found.path, identity, log, lambda: False)
-        assert settled.send()
-        assert settled.close()
+        assert settled.settle()
         found.remove()
 
 
@@ -239,16 +238,20 @@ def test_frames_are_found_again_around_any_damage() -> None:
         assert whole == [n for n in range(5) if n != at // (len(data) // 5)]
 
 
-def test_the_closing_report_of_a_host_that_observes_again_claims_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("set_back_ms", [0, 600_000])
+def test_the_closing_report_of_a_host_that_observes_again_claims_all(tmp_path: Path, set_back_ms: int) -> None:
     log = MemoryOutlet()
     life = Life(tmp_path, log, resumes=True)
     life.observe(3, windows_ago=2)
+    life.put()
+    life.now_ms += 20_000 - set_back_ms
     life.put()
     life.die()
     settle(tmp_path, log)
     last = reports(log, life.identity.emitter)[-1]
     assert last.seq > REPORTS_SKIPPED
     assert (last.closed, last.sent_at, last.final_through) == (True, life.now_ms, life.now_ms // 1000)
+    assert last.unfinished  # what it had in flight is observed again later
 
 
 @pytest.mark.parametrize("is_quiet", [False, True])
@@ -278,11 +281,8 @@ def test_a_window_in_which_an_emitter_may_have_died_is_not_complete(
 
 
 @pytest.mark.parametrize("resumes", [False, True])
-def test_the_closing_report_waits_for_the_end_of_the_window_or_until_work_in_hand_has_been_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumes: bool
-) -> None:
-    log, clock = MemoryOutlet(), [NOW_MS]
-    monkeypatch.setattr(recovery, "now_ms", lambda: clock[0])
+def test_the_accounts_of_the_dead_are_closed_at_once_as_unfinished(tmp_path: Path, resumes: bool) -> None:
+    log = MemoryOutlet()
     lives = [Life(tmp_path, log, resumes=resumes), Life(tmp_path, log, resumes=resumes)]
     for life in lives:
         life.observe(3, windows_ago=0)
@@ -290,20 +290,12 @@ def test_the_closing_report_waits_for_the_end_of_the_window_or_until_work_in_han
         life.die()
     thread = RecoveryThread(tmp_path, lambda: log)
     thread.start()
-    try:
-        wait_for(lambda: all(blocks_once(log, life.identity.emitter) for life in lives))
-        assert not any(reports(log, life.identity.emitter) for life in lives)
-    finally:
-        thread.stop()  # both spools are the next process's
-    thread.join(20)
-    clock[0] = (START_S + 3_600) * 1000
-    monkeypatch.setattr(recovery, "REDELIVERED_S", 2.0)
-    again, began = RecoveryThread(tmp_path, lambda: log), time.monotonic()
-    again.start()
     wait_for(lambda: not list(tmp_path.iterdir()))
-    assert (time.monotonic() - began >= 2.0) == resumes  # others may have been away, too
-    again.stop()
-    assert all(reports(log, life.identity.emitter)[-1].closed for life in lives)
+    thread.stop()
+    for life in lives:
+        assert blocks_once(log, life.identity.emitter)
+        last = reports(log, life.identity.emitter)[-1]
+        assert (last.closed, last.unfinished) == (True, True)
 
 
 def test_the_account_of_one_that_was_never_final_is_not_so_once_it_is_settled(tmp_path: Path) -> None:
@@ -315,6 +307,42 @@ def test_the_account_of_one_that_was_never_final_is_not_so_once_it_is_settled(tm
     settle(tmp_path, log)
     (last,) = reports(log, life.identity.emitter)
     assert (last.closed, last.final_through, [tally.beacons for tally in last.tallies]) == (True, 0, [3])
+
+
+class NoLanes:
+    def snapshot(self) -> tuple[Progress, ...]:
+        return ()
+
+
+@pytest.mark.parametrize(("resumes", "follows"), [(True, False), (False, True), (False, False)])
+def test_what_is_spooled_is_acknowledged_only_if_nobody_else_would_read_on_behind_it(
+    tmp_path: Path, resumes: bool, follows: bool
+) -> None:
+    log = MemoryOutlet(down=True)
+    with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path, resumes=resumes) as emitter:
+        if follows:
+            emitter.follow(NoLanes())
+        emitter.received("m", NOW_MS)
+        mark = emitter.mark()
+        emitter.request_flush()
+        wait_for(lambda: emitter.stats().buffered == 0 and emitter.stats().spooled_bytes > 0)
+        later = emitter.mark()
+        emitter.request_flush()
+        wait_for(lambda: emitter.mark() > later)  # the first flush is put away
+        assert emitter.acknowledged(mark) == (not resumes and not follows)
+        log.down = False
+        wait_for(lambda: emitter.acknowledged(mark))
+
+
+def test_an_orderly_end_with_work_in_flight_leaves_neither_a_spool_nor_an_open_account(tmp_path: Path) -> None:
+    log = MemoryOutlet()
+    emitter = Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path, resumes=True)
+    emitter.processing()
+    emitter.received("m", NOW_MS)
+    assert emitter.close(finished=False)
+    last = reports(log, emitter.id)[-1]
+    assert (last.closed, last.unfinished, last.resumes) == (True, True, True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_emitter_that_ends_while_nobody_answers_is_closed_by_the_next_one_with_all_it_observed(
@@ -334,7 +362,8 @@ def test_an_emitter_that_ends_while_nobody_answers_is_closed_by_the_next_one_wit
         wait_for(lambda: bool(reports(log, dead.id)))
     assert sum(block.count for block in blocks_once(log, dead.id)) == 2
     (last,) = reports(log, dead.id)
-    assert (last.closed, [(tally.beacons, tally.dropped) for tally in last.tallies]) == (True, [(2, 0)])
+    assert (last.closed, last.unfinished) == (True, False)
+    assert [(tally.beacons, tally.dropped) for tally in last.tallies] == [(2, 0)]
     assert last.final_through * 1000 >= NOW_MS - 1000
     assert not list(tmp_path.iterdir())
 
