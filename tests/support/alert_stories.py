@@ -24,6 +24,7 @@ from alerting.incidents.repository import expanded
 from alerting.incidents.routing import Escalation, ReceiverRoute
 from lagloss.errors import LaglossError
 from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.incidents.incident import Withheld
 from lagloss_server.model.rule_places import of_pipeline
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow
@@ -58,10 +59,11 @@ class MortalTeller(Notifier):
 
     story: Random = field(default_factory=Random)
 
-    def notify(self, *given: Any) -> None:
-        Notifier.notify(self, *given)
+    def notify(self, *given: Any) -> dict[UUID, Withheld | None]:
+        withheld = Notifier.notify(self, *given)
         if self.story.random() < 0.1:
             raise Died
+        return withheld
 
 
 @dataclass
