@@ -457,7 +457,8 @@ LAST_SEEN_MS = START_MS + 1_000 + 1
 def test_the_work_in_hand_of_the_dead_holds_only_what_was_seen_before_its_last_report_and_65_s(
     silent_ms: int, kind: str
 ) -> None:
-    hand = worked_case(appended_ms={"mid": silent_ms}, until_ms={"mid.out": START_MS - 120_000})
+    report = {"mid": {"final_through": 0}}  # it fell silent before the window
+    hand = worked_case(appended_ms={"mid": silent_ms}, until_ms={"mid.out": START_MS - 120_000}, report=report)
     assert gone(hand)["i"][0] == kind
 
 
