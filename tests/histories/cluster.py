@@ -17,6 +17,7 @@ import yaml
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lagloss.wire.format import WINDOW_S
 from lagloss_server.base.settings import Settings
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.java import FEW_ARENAS
@@ -149,12 +150,14 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         _create_topics(made)
         for text in PIPELINES.values():
             store.apply(parse_definition(text))
+        applied_s = time.time()
         secrets = {name: tokens.create(store, name)[1] for name in (HTTP, JSON)}
         for name, module in SERVICES.items():
             programs[name] = replace(_service(made, name, module), clock=clock)
             programs[name].start()
         wait(lambda: all(made.health(name) in (200, 503) for name in SERVICES), READY_S, "the services", made)
         wait(lambda: made.health("col") == made.health("tap") == 200, READY_S, "collector and taps", made)
+        wait(lambda: time.time() // WINDOW_S > applied_s // WINDOW_S, WINDOW_S + 1, "the first window of taps", made)
         for role in NODES:
             programs[role.host] = replace(_node(made, role, secrets), clock=clock)
             programs[role.host].start()
