@@ -77,11 +77,12 @@ class InHand:
 
 @dataclass
 class Story:
-    """`heard`: by incident and receiver, what it was sent in the order of arrival. `refused`: messages it refused."""
+    """`heard`: by incident and receiver, what it was sent in the order of arrival, with its number in the outbox.
+    `refused`: messages it refused."""
 
     store: Store
     random: Random
-    heard: dict[tuple[UUID, str], list[Notification]] = field(default_factory=lambda: defaultdict(list))
+    heard: dict[tuple[UUID, str], list[tuple[int, Notification]]] = field(default_factory=lambda: defaultdict(list))
     refused: set[int] = field(default_factory=set)
     in_hand: list[InHand] = field(default_factory=list)
     windows: dict[tuple[str, int], tuple[str, bool]] = field(default_factory=dict)
@@ -203,10 +204,10 @@ class Story:
         outcomes: dict[str, Outcome] = {"sent": Sent(), "refused": Refused("HTTP 400")}
         held.outcome = outcomes.get(answer, TryLater("no answer"))
         if answer in ("sent", "lost"):
-            for notification in notifications:
-                self.heard[UUID(notification.body["incident"]["id"]), receiver].append(notification)
+            for number, notification in zip(held.claimed.ids, notifications, strict=True):
+                self.heard[UUID(notification.body["incident"]["id"]), receiver].append((number, notification))
         if answer == "refused":
-            self.refused |= {notification.id for notification in notifications}
+            self.refused.update(held.claimed.ids)
 
     def record(self) -> None:
         """What came of a claim is recorded, or its sender dies before that."""
@@ -272,10 +273,13 @@ class Story:
         for (incident, receiver), notifications in self.heard.items():
             self._check_sequence(incident, receiver, notifications)
 
-    def _check_sequence(self, incident: UUID, receiver: str, notifications: list[Notification]) -> None:
-        numbers = [notification.id for notification in notifications]
+    def _check_sequence(self, incident: UUID, receiver: str, notifications: list[tuple[int, Notification]]) -> None:
+        numbers = [number for number, _ in notifications]
         assert numbers == sorted(numbers), f"{receiver} heard {incident} in the wrong order"
-        heard = list({notification.id: notification.action for notification in notifications}.items())
+        assert len(set(numbers)) == len({notification.key for _, notification in notifications}), (
+            "a key of its own each"
+        )
+        heard = list({number: notification.action for number, notification in notifications}.items())
         told = self._queued(incident, receiver)
         episodes, knows = 0, False
         for number, action in heard:
@@ -307,13 +311,13 @@ class Story:
             for receiver in RECEIVERS:
                 heard = self.heard.get((row.id, receiver), [])
                 actions = [
-                    notification.action for notification in heard if notification.action in ("trigger", "resolve")
+                    notification.action for _, notification in heard if notification.action in ("trigger", "resolve")
                 ]
                 knows = actions[-1:] == ["trigger"]
                 was_refused = any(each.id in self.refused for each in self._queued(row.id, receiver))
                 if row.state != "open":
                     assert not knows or was_refused, f"{receiver} does not know that {row.rule} is over"
-                elif row.withheld_kind is None and receiver in ROUTED:
+                elif row.withheld_kind is None and row.acknowledged_at is None and receiver in ROUTED:
                     assert knows or was_refused, f"{receiver} does not know that {row.rule} is open"
         self._check_loss()
 
