@@ -134,8 +134,10 @@ class Catchup:
     def update(self, now_ms: int, positions: Mapping[int, int], ends: Callable[[], Mapping[int, int]]) -> int:
         """Compare the follower's positions with the ends asked for last; ask anew once they are passed."""
         if not self._asked_ms:
-            self._asked_ms, self._asked_s = now_ms, time.monotonic()
-            self._ends = ends()
+            asked_s, ends_ = time.monotonic(), ends()
+            if any(offset > ends_.get(partition, 0) for partition, offset in positions.items()):
+                return self.caught_up_ms  # the log's tail is lost: others may have these offsets, once that is noticed
+            self._asked_ms, self._asked_s, self._ends = now_ms, asked_s, ends_
         if all(positions.get(partition, 0) >= end for partition, end in self._ends.items()):
             self.caught_up_ms, self._asked_ms = self._asked_ms, 0
             self.passed = self._asked_s, self._ends

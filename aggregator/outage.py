@@ -37,6 +37,10 @@ class DatabaseRestored(RuntimeError):
     """PostgreSQL is behind the committed position: an older backup was restored. Consume again from its position."""
 
 
+class ReportsLost(RuntimeError):
+    """The log no longer has reports that were to be followed. That is noted; go on behind them."""
+
+
 class TopicRecreated(RuntimeError):
     """A topic was deleted and recreated, so all stored offsets are invalid. Start again from its beginning."""
 
@@ -66,7 +70,7 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, PySparkException | Py4JJavaError):
         return _AWAY_IN_SPARK.search(str(error)) is not None
     lost = (Py4JError, KafkaException, PoolTimeout, OSError)  # the first: Spark's process does not answer
-    return isinstance(error, (DatabaseRestored, TopicRecreated, LeaseHeld, *lost))
+    return isinstance(error, (DatabaseRestored, ReportsLost, TopicRecreated, LeaseHeld, *lost))
 
 
 def _is_outage_of_postgresql(error: BaseException | None) -> bool:
@@ -109,7 +113,7 @@ def outage_of(error: BaseException, now_s: float) -> Outage:
     server: Server = "spark" if is_outage(error) or isinstance(error, PySparkException | Py4JError) else "aggregator"
     if isinstance(error, DBAPIError | psycopg.Error | DatabaseRestored):
         server = "postgresql"
-    elif isinstance(error, KafkaException | TopicRecreated) or "org.apache.kafka" in message:
+    elif isinstance(error, KafkaException | ReportsLost | TopicRecreated) or "org.apache.kafka" in message:
         server = "kafka"
     causes = _CAUSE.findall(message)
     first_line = message.strip().partition("\n")[0]

@@ -198,7 +198,7 @@ class Aggregator:
             reports_id = reports.topic_id()
             watch = DefinitionRegistry(store.engine, store, self.metrics)
             follower = ReportConsumer(store.engine, self._reports, reports_id, self._clock, lambda: watch.waiting)
-            notice_recreated_topics(store.engine, beacons.topic_id(), reports_id)
+            notice_recreated_topics(store.engine, beacons.topic_id(), reports_id, self._clock.now_ms())
             for log_, partitions in zip((beacons, reports), known_partitions(store.engine), strict=True):
                 log_.know(partitions)
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))

@@ -134,6 +134,7 @@ class JudgementContext:
             later_due=frozenset(name for name, start in newest.items() if start > window_start_s),
             changed=changed,
             version_changed=version_changed,
+            whole_from=self.reports.whole_from,
         )
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Table, func, select, t
 from lagloss.wire.format import OffsetRange, unpack_each_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss_server.judging.evidence import EmitterState, LaneState, TallyState
-from lagloss_server.queries.emitters import is_heard, read_emitters
+from lagloss_server.queries.emitters import is_heard, read_emitters, read_whole_from
 from lagloss_server.queries.offset_ranges import is_doubtful
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import at_places, is_any
@@ -31,7 +31,8 @@ def of_windows(table: Table, windows: Windows) -> tuple[ColumnElement[bool], ...
 @dataclass(frozen=True)
 class ReportState:
     """State of reports for some windows, all as of one position (`basis`). `changed`: the basis of the last change
-    of any tally of a window; `doubtful`: windows with a tally that names more of the log than its beacons explain."""
+    of any tally of a window; `doubtful`: windows with a tally that names more of the log than its beacons explain;
+    `whole_from`: since when no report is missing that was appended (epoch ms)."""
 
     basis: int
     emitters: Mapping[str, Sequence[EmitterState]]
@@ -40,6 +41,7 @@ class ReportState:
     ranges: Mapping[WindowKey, Sequence[OffsetRange]]
     changed: Mapping[WindowKey, int] = field(default_factory=dict)
     doubtful: AbstractSet[WindowKey] = frozenset()
+    whole_from: int = 0
 
 
 def largest_skew_ms(connection: Connection, now_ms: int) -> int:
@@ -73,6 +75,7 @@ def load_report_state(connection: Connection, windows: Windows, now_ms: int) -> 
         ranges=ranges,
         changed=changed,
         doubtful=doubtful,
+        whole_from=read_whole_from(connection),
     )
 
 

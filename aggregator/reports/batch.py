@@ -17,13 +17,14 @@ from lagloss_server.model.graph import node_of
 
 class ReportRecord(NamedTuple):
     """One record of the reports topic. `is_append_time`: the broker's clock says when it was appended, not that of who
-    sent it."""
+    sent it; `epoch`: of the leader that appended it, -1 if it is unknown."""
 
     partition: int
     offset: int
     appended_ms: int
     value: bytes | None
     is_append_time: bool = True
+    epoch: int = -1
 
 
 @dataclass(slots=True)
@@ -72,6 +73,8 @@ class ReportBatch:
     bad: dict[tuple[int, int], tuple[ReportRecord, BadReason]] = field(default_factory=dict)
     """By partition and offset, with the first reason that was found."""
     positions: dict[int, int] = field(default_factory=dict)
+    last: dict[int, ReportRecord] = field(default_factory=dict)
+    """The record before each position."""
     strangers: UndeclaredNames = field(default_factory=UndeclaredNames)
 
     def take(
@@ -127,7 +130,9 @@ class ReportBatch:
 
     def pass_over(self, record: ReportRecord) -> None:
         """Count a record as followed, whatever it holds."""
-        self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
+        if record.offset >= self.positions.get(record.partition, 0):
+            self.positions[record.partition] = record.offset + 1
+            self.last[record.partition] = record
 
     def _admit(self, record: ReportRecord, head: EmitterReport, name: Name) -> bool:
         if self.strangers.admit(name, head.emitter, record.appended_ms):

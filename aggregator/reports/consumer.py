@@ -3,9 +3,11 @@ followed."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NoReturn
 
 import structlog
 from sqlalchemy import Connection, Engine, text
@@ -13,12 +15,14 @@ from sqlalchemy.dialects.postgresql import insert
 
 from aggregator import quarantine
 from aggregator.clock import JudgementClock
-from aggregator.outage import DatabaseRestored
+from aggregator.outage import DatabaseRestored, ReportsLost
 from aggregator.reports import deferral, report_tables
 from aggregator.reports.batch import Checkpoints, ReportBatch, ReportRecord, position
-from aggregator.reports.report_tables import FollowingMemory
+from aggregator.reports.lost_reports import find_lost, pass_over
+from aggregator.reports.report_tables import FollowingMemory, ReportsPlace
 from aggregator.set_aside import isolate
 from lagloss.wire.format import pipeline_of_report
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
@@ -70,6 +74,27 @@ class ReportConsumer:
             positions = report_tables.read_positions(connection)
         self._note(positions, reached)
         return positions
+
+    def places(self) -> dict[int, ReportsPlace]:
+        """Return up to where each partition known so far is followed."""
+        with self.engine.connect() as connection:
+            return report_tables.read_places(connection)
+
+    def pass_over_lost(self, reports: BeaconLog, partition: int, place: ReportsPlace) -> NoReturn:
+        """Note that the log does not have what comes at a place in this partition, and go on behind what it has lost.
+
+        Raises:
+            ReportsLost: always. Whoever knows the old positions has to begin anew.
+        """
+        now_ms = int(time.time() * 1000) if self._clock is None else self._clock.now_ms()
+        lost = find_lost(reports, partition, place, now_ms)
+        with self.engine.begin() as connection:
+            hold_follower(connection)
+            pass_over(connection, lost, self.topic_id)
+        self._reached = {}
+        facts = {"partition": partition, "expected": place.offset, "resumed_at": lost.resume_at, "cut": lost.is_cut}
+        log.warning("reports lost", **facts, note=f"windows before {rfc3339(lost.whole_from / 1000)} are incomplete")
+        raise ReportsLost(f"the log has lost reports of partition {partition} from offset {place.offset} on")
 
     def follow(self, records: Iterable[ReportRecord], checkpoints: Checkpoints) -> int:
         """Take a batch of records in; those already followed are passed over. How many were new.
@@ -132,8 +157,13 @@ class ReportConsumer:
         returns the checkpoints that are defined now, for reports read before."""
         waiting = set(self._waiting())
         with self.engine.connect() as connection:
-            if not deferral.read_deferred(connection).keys() - waiting:
-                return False
+            deferred = deferral.read_deferred(connection)
+        if not deferred.keys() - waiting:
+            return False
+        for partition, held in reports.watermarks().items():
+            first = min((offsets[partition] for offsets in deferred.values() if partition in offsets), default=held.low)
+            if first < held.low:
+                self.pass_over_lost(reports, partition, ReportsPlace(first))
         with self.engine.begin() as connection:
             hold_follower(connection)
             deferred = {
@@ -168,7 +198,8 @@ class ReportConsumer:
 
     def _write_again(self, connection: Connection, followed: ReportBatch) -> None:
         """Write reports that the stream has passed over: its positions stay, and the turn is counted instead."""
-        followed.positions = {deferral.TURNS: report_tables.read_turns(connection) + 1}
+        followed.positions = {}
+        report_tables.add_turns(connection, 1, self.topic_id)
         self._write(connection, followed)
 
     def _note(self, counts: Mapping[int, int], reached: Mapping[int, int]) -> None:
@@ -188,7 +219,7 @@ class ReportConsumer:
 
     def _write(self, connection: Connection, followed: ReportBatch) -> int:
         """Write a batch; return the basis of its changes: the position after it, as one number (see `read_basis`)."""
-        self._move(connection, followed.positions)
+        self._move(connection, followed)
         basis = read_basis(connection)
         ensure_days(connection, {key[1] for key in followed.tallies})
         report_tables.merge_emitters(connection, followed)
@@ -201,19 +232,21 @@ class ReportConsumer:
         quarantine.count(connection, self.topic, Counter((reason, record.appended_ms) for record, reason in bad))
         return basis
 
-    def _move(self, connection: Connection, positions: Mapping[int, int]) -> None:
+    def _move(self, connection: Connection, followed: ReportBatch) -> None:
         places = [
-            {"topic_partition": partition, "next_offset": offset, "topic_id": self.topic_id}
-            for partition, offset in positions.items()
+            {
+                "topic_partition": partition,
+                "next_offset": offset,
+                "topic_id": self.topic_id,
+                "leader_epoch": followed.last[partition].epoch,
+                "appended_at": followed.last[partition].appended_ms,
+            }
+            for partition, offset in followed.positions.items()
         ]
         if places:
             upsert = insert(tables.ReportsPositionRow).values(places)
-            connection.execute(
-                upsert.on_conflict_do_update(
-                    index_elements=["topic_partition"],
-                    set_={"next_offset": upsert.excluded.next_offset, "topic_id": upsert.excluded.topic_id},
-                )
-            )
+            replaced = {name: upsert.excluded[name] for name in places[0]}
+            connection.execute(upsert.on_conflict_do_update(index_elements=["topic_partition"], set_=replaced))
 
 
 def _failed(record: ReportRecord, error: Exception) -> ReportBatch:

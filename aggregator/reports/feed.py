@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
+    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
@@ -24,9 +24,11 @@ from confluent_kafka import (
 
 from aggregator.reports.batch import Checkpoints, ReportRecord
 from aggregator.reports.consumer import ReportConsumer
+from aggregator.reports.report_tables import ReportsPlace
 from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.errors import is_of_group, needs
 from lagloss_server.base.turns import WatchedLoop
+from lagloss_server.queries.beacon_log import BeaconLog
 
 BATCH_S: Final = 2.0
 """From one batch to the next, at least: of an emitter's reports in a batch the newest is written, so the longer the
@@ -38,13 +40,12 @@ AT_ONCE: Final = 1_000
 POLL_S: Final = 0.2
 PARTITIONS_S: Final = 10.0
 """How often partitions that were added are looked for."""
-ANSWER_S: Final = 10.0
 BATCH_LIMIT_S: Final = 600.0
 """Longest normal time to read and follow one batch, of BATCH_BYTES."""
 CLIENT: Final = {
     "group.id": "lagloss-reports",  # required by the client; nothing is ever committed or subscribed to
     "enable.auto.commit": False,
-    "auto.offset.reset": "earliest",
+    "auto.offset.reset": "error",  # by default what is lost is passed over without a word
     "isolation.level": "read_uncommitted",  # a transaction that stays open must not hold up everybody's reports
     "queued.max.messages.kbytes": BATCH_BYTES >> 10,
     "log_level": 0,
@@ -59,6 +60,7 @@ class ReportFeed:
         self.loop = WatchedLoop("following reports", BATCH_LIMIT_S)
         self._follower = follower
         self._look = look
+        self._log = BeaconLog(bootstrap, follower.topic)
         self._kafka = Consumer(KafkaConnection.of(bootstrap).client(CLIENT))
         self._partitions: set[int] = set()
         self._stopped = threading.Event()
@@ -85,6 +87,7 @@ class ReportFeed:
             self._error = error
         finally:
             self._kafka.close()
+            self._log.close()
 
     def _follow(self) -> None:
         looked_at = ends_at = float("-inf")
@@ -100,16 +103,15 @@ class ReportFeed:
                     self._follower.follow(records, self._look())
 
     def _assign_new(self) -> None:
-        """Begin to read the partitions that are not read yet, each where the database says."""
-        topic = self._follower.topic
-        listed = self._kafka.list_topics(topic, timeout=ANSWER_S).topics[topic]
-        if listed.error is not None:
-            raise KafkaException(needs(listed.error, "DESCRIBE", f"topic {topic}"))
-        new = sorted(listed.partitions.keys() - self._partitions)
+        """Begin to read the partitions that are not read yet, each where the database says.
+
+        The consumer itself is not asked for them: librdkafka (2.16) compares epochs only where it learns who leads
+        after it was assigned them.
+        """
+        new = [partition for partition in self._log.partitions() if partition not in self._partitions]
         if new:
-            positions = self._follower.positions()
-            places = [TopicPartition(topic, partition, positions.get(partition, OFFSET_BEGINNING)) for partition in new]
-            self._kafka.incremental_assign(places)
+            topic, places = self._follower.topic, self._follower.places()
+            self._kafka.incremental_assign([_assigned(topic, at, places.get(at, ReportsPlace())) for at in new])
             self._partitions.update(new)
 
     def _read(self, ends_at: float) -> list[ReportRecord]:
@@ -125,17 +127,37 @@ class ReportFeed:
                 if error is None:
                     records.append(record := _record(message))
                     size += len(record.value or b"")
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    self._pass_over_lost(message.partition() or 0)
                 elif not is_of_group(error):
                     raise KafkaException(needs(error, "READ", f"topic {self._follower.topic}"))
             if left_s <= 0 and len(messages) < AT_ONCE:
                 break
         return records
 
+    def _pass_over_lost(self, partition: int) -> NoReturn:
+        """Go on behind what a partition has lost.
+
+        Raises:
+            ReportsLost: always.
+        """
+        place = self._follower.places().get(partition, ReportsPlace())
+        self._follower.pass_over_lost(self._log, partition, place)
+
+
+def _assigned(topic: str, partition: int, place: ReportsPlace) -> TopicPartition:
+    """Return where to begin; by the epoch the client learns that other records lie before it than those followed."""
+    if place.epoch < 0:
+        return TopicPartition(topic, partition, place.offset)
+    return TopicPartition(topic, partition, place.offset, leader_epoch=place.epoch)
+
 
 def _record(message: Message) -> ReportRecord:
     kind, appended_ms = message.timestamp()
     place = message.partition() or 0, message.offset() or 0
-    return ReportRecord(*place, appended_ms, message.value(), kind == TIMESTAMP_LOG_APPEND_TIME)
+    epoch = message.leader_epoch()
+    is_append_time = kind == TIMESTAMP_LOG_APPEND_TIME
+    return ReportRecord(*place, appended_ms, message.value(), is_append_time, -1 if epoch is None else epoch)
 
 
 @contextmanager

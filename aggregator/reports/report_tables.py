@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from sqlalchemy import Column, Connection, Engine, case, delete, func, or_, select, tuple_, update
@@ -17,6 +17,7 @@ from aggregator.reports.undeclared import Name, UndeclaredNames
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.judging.clock_skew import Skew
 from lagloss_server.model.graph import node_of
+from lagloss_server.queries.emitters import read_whole_from
 from lagloss_server.store.bulk import as_json, stage
 from lagloss_server.store.schema import core as tables
 
@@ -59,18 +60,34 @@ class FollowingMemory:
         return time.monotonic() - self._read_at > FRESH_FOR_S
 
 
+class ReportsPlace(NamedTuple):
+    """Place in a partition: the next offset to follow, and of the report before it the leader's epoch (-1: unknown) and
+    when it was appended (epoch ms)."""
+
+    offset: int = 0
+    epoch: int = -1
+    appended_at: int = 0
+
+
+def read_places(connection: Connection) -> dict[int, ReportsPlace]:
+    """Return up to where each partition is followed."""
+    row = tables.ReportsPositionRow
+    places = select(row.topic_partition, row.next_offset, row.leader_epoch, row.appended_at)
+    rows = connection.execute(places.where(row.topic_partition >= 0))
+    return {partition: ReportsPlace(*place) for partition, *place in rows}
+
+
 def read_positions(connection: Connection) -> dict[int, int]:
     """Return the next offset to follow of each partition."""
-    table = tables.ReportsPositionRow
-    rows = connection.execute(select(table.topic_partition, table.next_offset).where(table.topic_partition >= 0))
-    return {row.topic_partition: row.next_offset for row in rows}
+    return {partition: place.offset for partition, place in read_places(connection).items()}
 
 
-def read_turns(connection: Connection) -> int:
-    """Return how often deferred reports were followed."""
-    table = tables.ReportsPositionRow
-    turns = connection.execute(select(table.next_offset).where(table.topic_partition == deferral.TURNS)).scalar()
-    return turns or 0
+def add_turns(connection: Connection, turns: int, topic_id: str) -> None:
+    """Count so many more turns of deferred reports, or as if: what changes from now on has a later basis."""
+    row = tables.ReportsPositionRow
+    upsert = insert(row).values(topic_partition=deferral.TURNS, next_offset=turns, topic_id=topic_id)
+    more = row.next_offset + upsert.excluded.next_offset
+    connection.execute(upsert.on_conflict_do_update(index_elements=["topic_partition"], set_={"next_offset": more}))
 
 
 def insert_strangers(connection: Connection, strangers: UndeclaredNames) -> None:
@@ -219,13 +236,13 @@ def known_partitions(engine: Engine) -> tuple[int, int]:
     return (-1 if beacons is None else beacons) + 1, (-1 if reports is None else reports) + 1
 
 
-def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str) -> bool:
+def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str, now_ms: int) -> bool:
     """Return whether a topic was deleted and created again, by the ids for which positions were kept; if so, begin to
     follow anew: such a topic begins at offset 0, so no known position holds.
 
     Windows so far stay as they are (sealed); positions, tallies and lanes of the old log are dropped. Emitters that
-    live on send what changes from then on. The next report of each counts, whatever its seq: if only the beacons have a
-    new topic, all reports are followed again.
+    live on send what changes from then on: windows that began before now are incomplete. The next report of each
+    counts, whatever its seq: if only the beacons have a new topic, all reports are followed again.
     """
     reports, audited = tables.ReportsPositionRow, tables.AuditedRow
     with engine.begin() as connection:
@@ -235,8 +252,11 @@ def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str) ->
             return False
         window = tables.WindowRow
         connection.execute(update(window).where(window.state == "closed").values(state="sealed", deadline=None))
+        whole_from = max(read_whole_from(connection), 0 if known_reports <= {reports_id} else now_ms)
         for table in (reports, tables.DeferredReportsRow, audited, tables.TallyRow, tables.LaneRow):
             connection.execute(delete(table))
         connection.execute(update(tables.EmitterRow).values(seq=-1))
+        kept = {"topic_partition": deferral.TURNS, "next_offset": 0, "topic_id": reports_id, "whole_from": whole_from}
+        connection.execute(insert(reports).values(kept))
     log.warning("topic recreated", note="existing windows are sealed; reports are consumed from the beginning")
     return True

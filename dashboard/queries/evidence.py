@@ -10,11 +10,11 @@ from sqlalchemy import select
 
 from lagloss_server.judging.evidence import EmitterState, Evidence, TallyState
 from lagloss_server.judging.facts import WindowFacts
-from lagloss_server.queries.emitters import read_emitters
+from lagloss_server.queries.emitters import read_emitters, read_whole_from
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
-GapKind = Literal["silent", "not final", "dropped", "unread", "quarantined"]
+GapKind = Literal["silent", "not final", "dropped", "unread", "quarantined", "reports lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,15 @@ def read_gaps(store: Store, pipeline: str, window_start_s: int, now_s: float) ->
         gap_rows = connection.execute(select(emitter.emitter, emitter.host).where(emitter.pipeline == pipeline))
         hosts = {row.emitter: row.host for row in gap_rows}
         raw = connection.execute(packed).scalar_one_or_none()
+        whole_from = read_whole_from(connection)
     tallies = [
         TallyState(row.emitter, row.node, row.checkpoint, row.replay or None, row.beacons, row.dropped) for row in rows
     ]
+    evidence = Evidence(window_start_s, now_ms, emitters, tallies, whole_from=whole_from)
+    if evidence.lacks_reports:
+        return tuple(Gap(node, "reports lost") for node in sorted({state.node for state in emitters}))
     if not tallies:
         return ()
-    evidence = Evidence(window_start_s, now_ms, emitters, tallies)
     facts = WindowFacts.unpack(raw) if raw else None
     gaps = [*_of_emitters(evidence, hosts), *_of_tallies(evidence, facts, hosts)]
     gaps += [Gap(node, "quarantined") for node in sorted(facts.quarantined if facts else ())]

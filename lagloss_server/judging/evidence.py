@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S
-from lagloss_server.judging.clock_skew import NO_SKEW, Skew, apart_ms
+from lagloss_server.judging.clock_skew import NO_SKEW, STEP_MS, Skew, apart_ms
 from lagloss_server.judging.facts import Account
 from lagloss_server.judging.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 from lagloss_server.model.graph import Graph
@@ -109,7 +109,8 @@ class Evidence:
     """Evidence of reports, definitions and the clock about one window, as of one moment.
 
     `later_due` names checkpoints with a beacon of a later window that is due; `changed` the nodes that a new version of
-    the definition in this window makes unsure; `version_changed` that there was one.
+    the definition in this window makes unsure; `version_changed` that there was one; `whole_from`: since when no report
+    is missing that was appended (epoch ms).
     """
 
     window_start_s: int
@@ -120,6 +121,7 @@ class Evidence:
     later_due: frozenset[str] = frozenset()
     changed: frozenset[str] = frozenset()
     version_changed: bool = False
+    whole_from: int = 0
 
     @property
     def window_end_s(self) -> int:
@@ -204,6 +206,8 @@ class Evidence:
 
     def incomplete(self, graph: Graph, read: Mapping[Account, int], quarantined: Iterable[str]) -> frozenset[str]:
         """Return the nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
+        if self.lacks_reports:
+            return frozenset(graph.nodes)
         expected = self.expected()
         incomplete = {state.node for state in expected if not self.is_final(state)}
         incomplete |= {tally.node for tally in self.tallies if tally.beacons > read.get(tally.account, 0)}
@@ -228,11 +232,18 @@ class Evidence:
             for reading_ms in state.skew.readings_ms(self.window_start_s)
         )
 
+    @property
+    def lacks_reports(self) -> bool:
+        """Whether reports about this window may be missing (rule 7): later ones of their emitters repeat only tallies
+        that changed since."""
+        apart_ms = self.clock_skew_ms + STEP_MS if self.whole_from else 0
+        return self.window_start_s * 1000 < self.whole_from + apart_ms
+
     def is_idle(self, sources: Collection[str]) -> bool:
         """Whether every known emitter of each source, and at least one, is final or closed, and none counted a beacon:
         its message is unknown only if its block is away (rule 10)."""
         counted = any(tally.node in sources and tally.beacons + tally.dropped for tally in self.tallies)
-        return not counted and all(map(self._is_through, sources))
+        return not counted and not self.lacks_reports and all(map(self._is_through, sources))
 
     def _is_through(self, source: str) -> bool:
         states = [state for state in self.emitters if state.node == source and not self._is_given_up(state)]

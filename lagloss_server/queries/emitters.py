@@ -85,6 +85,12 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
     return states
 
 
+def read_whole_from(connection: Connection) -> int:
+    """Return since when no report is missing that was appended (epoch ms); 0 if none ever was."""
+    whole_from = func.coalesce(func.max(tables.ReportsPositionRow.whole_from), 0)
+    return int(connection.execute(select(whole_from)).scalar_one())
+
+
 def crowded(connection: Connection, pipelines: Collection[str], most: int) -> set[str]:
     """Return which of these pipelines have more than `most` emitters."""
     emitter = tables.EmitterRow

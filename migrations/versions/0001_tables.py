@@ -128,6 +128,9 @@ def _reports() -> None:
         integer("topic_partition", key=True),
         bigint("next_offset"),
         text("topic_id"),
+        integer("leader_epoch", "of the last report before it; -1: unknown", default="-1"),
+        bigint("appended_at", "epoch ms: of the last report before it", default="0"),
+        bigint("whole_from", "epoch ms: the log lost reports that were appended before", default="0"),
         comment="Next offset to consume of each partition of the reports topic. Writer: follower.",
     )
     op.create_table(

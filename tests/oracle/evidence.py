@@ -36,13 +36,15 @@ class Record:
 
 @dataclass(frozen=True)
 class World:
-    """All that lagloss can know when it judges; `beacons_start` holds low watermarks by partition."""
+    """All that lagloss can know when it judges; `beacons_start` holds low watermarks by partition. Reports that were
+    appended before `whole_from_ms` may be lost."""
 
     definitions: tuple[tuple[int, dict[str, Any]], ...]  # (applied_at_ms, YAML document), oldest first
     beacons: tuple[Record, ...]
     reports: tuple[Record, ...]
     now_ms: int
     beacons_start: dict[int, int] = field(default_factory=dict)
+    whole_from_ms: int = 0
 
 
 # --- Pipeline definition ---------------------------------------------------------------------------------------------

@@ -375,6 +375,7 @@ def rule_7_complete(case: Case) -> set[str]:
             or node in changed
             or rule_7f_nobody(case, node)
             or rule_7i_cut_off(case, node)
+            or rule_7j_lost_reports(case)
             or node in case.d.spanned
         )
     }
@@ -454,6 +455,12 @@ def rule_7i_cut_off(case: Case, node: str) -> bool:
         e.node == node and may_be_cut_off(e, case.start_s, now_ms, case.lanes, max_wait_ms)
         for e in case.emitters.values()
     )
+
+
+def rule_7j_lost_reports(case: Case) -> bool:
+    """The log has lost reports that may have been about the window: later ones repeat only what changed."""
+    from_ms = case.world.whole_from_ms
+    return from_ms > 0 and case.start_s * 1000 < from_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case)
 
 
 @dataclass(frozen=True)
@@ -553,7 +560,7 @@ def rule_10_verdict(case: Case, counts: dict[str, Any], destinations: list[dict[
         key[0].split(".")[0] in case.sources and content["beacons"] + content["dropped"] > 0
         for _, key, content in case.tallies()
     )
-    verdicts = ["idle" if through and not counted else "unknown"]
+    verdicts = ["idle" if through and not counted and not rule_7j_lost_reports(case) else "unknown"]
     if counts["messages"] > 0:
         verdicts = [rule_10_judged(case, counts, counts["messages"], case.d.loss_max, complete)]
     for row in destinations:

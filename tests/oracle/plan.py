@@ -70,6 +70,7 @@ EMITTERS = (
     "resumes",
     "unfinished",
     "observes",
+    "lost_reports",
 )
 PROGRESS = (
     "no_progress",
@@ -111,6 +112,8 @@ BUNDLES: tuple[frozenset[str], ...] = (
     frozenset({"closed", "unfinished", "lost_at_node", "several_emitters", "stuck_work"}),
     frozenset({"closed", "unfinished", "resumes", "lost_at_node", "several_emitters", "stuck_work", "judged_late"}),
     frozenset({"closed", "settled_late", "lost_at_link", "lost_at_node", "judged_late"}),
+    frozenset({"lost_reports", "no_traffic", "judged_late"}),
+    frozenset({"lost_reports", "lost_at_link", "lost_at_node", "several_emitters", "judged_late"}),
     frozenset({"own_targets", "lost_at_link", "lost_at_node", "dead", "filtered", "huge_lags"}),
 )
 

@@ -19,6 +19,7 @@ from tests.oracle.traffic import Seen, journeys
 from tests.oracle.wire import float32
 
 LONG_AGO_MS = START_MS - 86_400_000
+WHOLE_FROM_MS = tuple(START_MS + after_ms for after_ms in (-125_000, -5_000, -4_999, 0, 1, 61_000))
 QUIET: tuple[frozenset[str], ...] = (frozenset(),) * len(BUNDLES)
 
 
@@ -77,6 +78,7 @@ def build_world(plan: Plan) -> World:
         reports=reports_log(plan, net, accounts.write(), now_ms),
         now_ms=now_ms,
         beacons_start=low,
+        whole_from_ms=plan.rng("lost_reports").choice(WHOLE_FROM_MS) if plan.has("lost_reports") else 0,
     )
     if edge_ms is None or not plan.has("clocks_off"):
         return world

@@ -35,7 +35,7 @@ def known_in_memory(world: World, window_start_s: int) -> tuple[str, JudgementCo
     name = stored[0].name
     followed = follow(world.reports)
     known = JudgementContext(
-        reports=report_state_of(followed, name, window_start_s),
+        reports=replace(report_state_of(followed, name, window_start_s), whole_from=world.whole_from_ms),
         versions={name: Versions(stored)},
         newest={name: newest_due(followed, stored[-1].definition, world.now_ms)},
         now_ms=world.now_ms,

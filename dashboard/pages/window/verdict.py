@@ -137,6 +137,8 @@ def gap_words(gap: Gap, zone: Zone) -> str:
             return f"{who}{host} could not send {fmt.count(gap.beacons)} beacons"
         case "unread":
             return f"{who}{host} reported {fmt.count(gap.beacons)} beacons that are not in the log"
+        case "reports lost":
+            return "Kafka has lost reports, which may have been about this minute"
     return "one of its blocks was unreadable and quarantined"
 
 

@@ -90,6 +90,13 @@ class ReportsPositionRow(Base):
     topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
     next_offset: Mapped[int]
     topic_id: Mapped[str]
+    leader_epoch: Mapped[int] = mapped_column(
+        Integer, server_default="-1", comment="of the last report before it; -1: unknown"
+    )
+    appended_at: Mapped[int] = mapped_column(server_default="0", comment="epoch ms: of the last report before it")
+    whole_from: Mapped[int] = mapped_column(
+        server_default="0", comment="epoch ms: the log lost reports that were appended before"
+    )
 
 
 class EmitterRow(Base):

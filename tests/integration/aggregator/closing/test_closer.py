@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from aggregator import quarantine
 from aggregator.closing import closer as closing
@@ -66,6 +66,9 @@ def test_a_world_in_kafka_is_judged_as_the_oracle_judges_it(
     for at_ms, definition in definitions:
         store.apply(definition, at_ms)
     name = definitions[0][1].name
+    with store.engine.begin() as connection:
+        position = {"topic_partition": 0, "next_offset": 0, "topic_id": "", "whole_from": world.whole_from_ms}
+        connection.execute(insert(tables.ReportsPositionRow).values(position))
     with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports, few=few) as parts:
         parts.follow_all()
         parts.closer.close_windows([(name, start_s)], world.now_ms)

@@ -165,6 +165,22 @@ def test_the_verdict_names_who_is_missing(url: str, browser: Browser) -> None:
         expect(page.locator("#window-table tfoot")).to_contain_text("30 %")
 
 
+def test_lost_reports_are_named_as_what_evidence_lacks(url: str, store: Store, browser: Browser) -> None:
+    whole_from = {"topic_partition": 0, "next_offset": 9, "topic_id": "", "whole_from": 1000 * (closed() + 1)}
+    with store.engine.begin() as connection:
+        connection.execute(tables.table_of(tables.ReportsPositionRow).insert().values(whole_from))
+    try:
+        with Watched(browser) as page:
+            page.goto(url + path(closed()))
+            lost = (
+                "the evidence of node snk is incomplete: Kafka has lost reports, which may have been about this minute"
+            )
+            expect(page.locator("#window-verdict")).to_contain_text(lost)
+    finally:
+        with store.engine.begin() as connection:
+            connection.execute(tables.table_of(tables.ReportsPositionRow).delete())
+
+
 def test_the_matrix_has_every_message_and_footers_as_in_the_talk(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         page.goto(url + path(closed()))
