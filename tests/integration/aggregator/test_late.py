@@ -137,7 +137,7 @@ def seal_by_retention(stage: Stage, sink: Sink) -> MaintenanceLoop:
 
 def seal_by_new_topics(stage: Stage, sink: Sink) -> MaintenanceLoop:
     """The beacons topic is another one when the aggregator starts again."""
-    assert notice_recreated_topics(stage.store.engine, "another", stage.parts.reports.topic_id())
+    assert notice_recreated_topics(stage.store.engine, "another", stage.parts.reports.topic_id(), stage.clock.now_ms)
     restarted = stage.parts.another()
     restarted.watch.refresh()
     return restarted.upkeep()
