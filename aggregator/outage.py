@@ -57,9 +57,10 @@ _AWAY_IN_SPARK: Final = re.compile(
     r"|org\.apache\.kafka\.common\.KafkaException: Failed to (?:construct|create)"
     r"|java\.(?:net|nio\.channels)\.\w+Exception|java\.util\.concurrent\.TimeoutException"
     r"|No space left on device|Disk quota exceeded|Read-only file system"
+    r"|SPARK_JOB_CANCELLED"
     r"|ExecutorLostFailure|SparkContext (?:was|has been) shut ?down|SparkContext was stopped|stopped SparkContext"
 )
-"""What a message of Spark's holds where a server or a machine is away, and the read is not to blame."""
+"""What a message of Spark's holds where a server or a machine is away, or we end, and the read is not to blame."""
 
 
 def is_outage(error: BaseException) -> bool:

@@ -37,7 +37,7 @@ from lagloss_server.base.settings import Settings
 from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.net import server_watch
 from lagloss_server.ops.disk import LOW_SHARE, free_share
-from lagloss_server.ops.spark_session import check_session, spark_answers, start_session
+from lagloss_server.ops.spark_session import cancelling_jobs, check_session, spark_answers, start_session
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.migrate import demand_newest, revisions
 from lagloss_server.store.ownership import AGGREGATOR, Lease, OwnerSession
@@ -138,7 +138,11 @@ class Aggregator:
                 "Kafka": server_watch.kafka(kafka),
                 "Spark": spark_answers(spark),
             }
-            with server_watch.watching(self.turns, servers), self.turns.running(self._work_loop):
+            with (
+                cancelling_jobs(spark, stop),
+                server_watch.watching(self.turns, servers),
+                self.turns.running(self._work_loop),
+            ):
                 self._work_on(spark, stop)
         finally:
             push.close()
@@ -152,6 +156,8 @@ class Aggregator:
             except LaglossError:  # a setting that is missing, or Spark's end: the operator's
                 raise
             except Exception as error:  # an outage, or our bug that concerns more than one window
+                if stop.is_set() and is_outage(error):
+                    return  # what was read is read again at the next start
                 check_session(spark)
                 trouble = self._wait_for(error)
                 pause_s = min(max(IDLE_S, time.time() - trouble.since_s), MAX_PAUSE_S)  # so it doubles

@@ -7,7 +7,9 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Generator, Mapping
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +28,8 @@ from lagloss_server.ops import jars
 from lagloss_server.ops.java import SMALL_HEAP, find_java
 from lagloss_server.ops.processes import LOOPBACK
 
+CANCEL_S: Final = 0.5
+"""How soon jobs are cancelled."""
 _WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 _ON_A_CLUSTER: Final = MappingProxyType(
     {
@@ -118,6 +122,24 @@ def check_session(spark: SparkSession) -> None:
         raise SparkEnded(detail=str(error) or type(error).__name__) from error
     if stopped:
         raise SparkEnded(detail="its context was stopped")
+
+
+@contextmanager
+def cancelling_jobs(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+    """Cancel what Spark computes in the block once `stop` is set, and whatever it is asked for afterwards."""
+    ended = threading.Event()
+
+    def cancel() -> None:
+        while not ended.wait(CANCEL_S):
+            if stop.is_set():
+                with suppress(Py4JError):  # its process does not answer
+                    spark.sparkContext.cancelAllJobs()
+
+    threading.Thread(target=cancel, name="cancel jobs", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def spark_answers(spark: SparkSession) -> Answers:

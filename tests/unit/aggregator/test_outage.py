@@ -30,6 +30,7 @@ READ = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times: "
         (Py4JError("An error occurred while calling o66.collectToPython"), "spark"),
         (IllegalArgumentException("Cannot call methods on a stopped SparkContext."), "spark"),
         (SparkRuntimeException(READ + "java.io.IOException: No space left on device"), "spark"),
+        (SparkRuntimeException("[SPARK_JOB_CANCELLED] Job 5 cancelled as part of cancellation of all jobs"), "spark"),
         (SparkRuntimeException(READ + "java.io.IOException: Disk quota exceeded"), "spark"),
         (SparkRuntimeException(READ + "java.io.FileNotFoundException: /x (Read-only file system)"), "spark"),
     ],
