@@ -34,9 +34,9 @@ SETTLED_MS: Final = 30_000
 class Held:
     """A message of the queue that this process received.
 
-    `stored_at_ms`: when the oldest of its objects was stored, 0 if that is not known. `visible_at_ms`: when others can
-    receive it again. `is_given_up`: this process is not working on it any more. `is_imported`: it only remains to be
-    deleted. All epoch ms.
+    `stored_at_ms`: when the oldest of its objects was stored (epoch ms), 0 if that is not known. `visible_at_ms`: when
+    others can receive it again, by `steady_ms`. `is_given_up`: this process is not working on it any more.
+    `is_imported`: it only remains to be deleted.
     """
 
     stored_at_ms: int
@@ -56,6 +56,11 @@ class Held:
             work.done()
 
 
+def steady_ms() -> int:
+    """Return the time by a clock that is never set, in ms."""
+    return time.monotonic_ns() // 1_000_000
+
+
 class QueueProgress:
     """What one process knows of one queue. Thread-safe.
 
@@ -63,14 +68,23 @@ class QueueProgress:
         queue: the name of the lane that all of the queue's consumers share.
         slack_ms: longest time from an object's landing until its notification is visible, or in flight at a live
             consumer.
+        now_ms: the host's clock, in epoch ms.
+        clock_ms: the clock of `emptied` and of messages held.
     """
 
-    def __init__(self, queue: str, slack_ms: int, now_ms: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        queue: str,
+        slack_ms: int,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = steady_ms,
+    ) -> None:
         self.queue = queue
         self._slack_ms = slack_ms
-        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._now_ms = now_ms
+        self._clock_ms = clock_ms
         self._lock = threading.Lock()
-        self._emptied_ms = 0
+        self._emptied_ms: int | None = None
         self._held: dict[str, Held] = {}
 
     def hold(self, message: str, queue_message: Held) -> None:
@@ -93,12 +107,12 @@ class QueueProgress:
         queue_message.is_given_up = True
 
     def emptied(self, asked_ms: int) -> None:
-        """Note that a long poll that began at `asked_ms` found nothing visible.
+        """Note that a long poll that began at `asked_ms`, by `steady_ms`, found nothing visible.
 
         Messages that were given up and had been visible by then are in flight elsewhere, or in the dead-letter queue.
         """
         with self._lock:
-            self._emptied_ms = max(self._emptied_ms, asked_ms)
+            self._emptied_ms = asked_ms if self._emptied_ms is None else max(self._emptied_ms, asked_ms)
             gone = [
                 message
                 for message, held in self._held.items()
@@ -125,7 +139,10 @@ class QueueProgress:
 
     @property
     def _proven_ms(self) -> int:
-        return max(0, self._emptied_ms - self._slack_ms)
+        """By the host's clock as it is now: it may have been set since the poll."""
+        if self._emptied_ms is None:
+            return 0
+        return max(0, self._now_ms() - (self._clock_ms() - self._emptied_ms) - self._slack_ms)
 
     def lanes(self, checkpoint: str, *, until_deleted: bool = False) -> list[Progress]:
         """Return the lanes of a checkpoint: this process's own, and the shared one once it is known.
@@ -140,7 +157,7 @@ class QueueProgress:
                 for queue_message in self._held.values()
                 if until_deleted or not queue_message.is_imported
             ]
-        own = Progress(checkpoint, "", min([proven_ms, self._now_ms(), *floors]))
+        own = Progress(checkpoint, "", min([proven_ms, *floors]))
         return [own, Progress(checkpoint, self.queue, proven_ms)] if proven_ms else [own]
 
 

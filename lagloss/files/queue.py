@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy.typing as npt
 
 from lagloss.files.notifications import BadNotification, StoredObject, objects_in, replay_in_envelope
-from lagloss.files.progress import Held, QueueLanes, QueueProgress
+from lagloss.files.progress import Held, QueueLanes, QueueProgress, steady_ms
 from lagloss.identity import REPLAY_HEADER, replay_in
 from lagloss.sdk.buffer import Count
 from lagloss.sdk.emitter import Emitter
@@ -216,7 +216,7 @@ class NodeQueue:
         file (`s3:TestEvent`) are deleted.
         """
         self._start()
-        asked_ms = time.time_ns() // 1_000_000
+        asked_ms = steady_ms()
         answer = self._receive(self._url, {"VisibilityTimeout": self._visibility_s, **request})
         if not answer and request.get("WaitTimeSeconds", self._wait_s) > 0:
             self.progress.emptied(asked_ms)
@@ -243,7 +243,7 @@ class NodeQueue:
         attributes = raw.get("Attributes", {})
         queue_message = Held(
             min((stored_file.stored_at_ms or 0 for stored_file in stored), default=received_ms),
-            received_ms + self._visibility_s * 1000,
+            steady_ms() + self._visibility_s * 1000,
             self._node.begin_work(),
         )
         message = _Message(
@@ -427,7 +427,7 @@ class NodeQueue:
 
     def _extend(self) -> None:
         """Keep the messages that are worked on invisible: from two thirds of the time on, for the whole time again."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = steady_ms()
         for _, queue_message in self.progress.working():
             message = self._in_flight.get(queue_message)
             if message is None or queue_message.visible_at_ms - now_ms > self._visibility_s * 1000 / 3:

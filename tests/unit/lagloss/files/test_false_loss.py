@@ -77,7 +77,7 @@ class Consumer:
         self.world = world
         self.id = number.to_bytes(16, "big")
         self.started_ms = world.now_ms
-        self.progress = QueueProgress("q", SLACK_MS, lambda: world.now_ms)
+        self.progress = QueueProgress("q", SLACK_MS, lambda: world.now_ms, lambda: world.now_ms)
         self.hand: dict[Work, int] = {}
         self.jobs: list[Job] = []
         self.observed: list[tuple[File, str, int]] = []

@@ -7,11 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
@@ -365,8 +368,21 @@ def lanes(progress: QueueProgress, **options: bool) -> dict[str, int]:
     return {lane.lane: lane.until for lane in progress.lanes("db.in", **options)}
 
 
+@dataclass
+class Clock:
+    """A clock that is never set, and how far the host's is ahead of it."""
+
+    steady_ms: int = NOW_MS
+    ahead_ms: int = 0
+
+
+def progress_of(slack_ms: int, clock: Clock | None = None) -> QueueProgress:
+    by = clock or Clock()
+    return QueueProgress("q", slack_ms, lambda: by.steady_ms + by.ahead_ms, lambda: by.steady_ms)
+
+
 def test_nothing_is_claimed_before_a_long_poll_came_back_empty_and_then_up_to_its_slack() -> None:
-    progress = QueueProgress("q", 60_000)
+    progress = progress_of(60_000)
     assert lanes(progress) == {"": 0}
     progress.emptied(NOW_MS)
     assert lanes(progress) == {"": NOW_MS - 60_000, "q": NOW_MS - 60_000}
@@ -374,8 +390,24 @@ def test_nothing_is_claimed_before_a_long_poll_came_back_empty_and_then_up_to_it
     assert lanes(progress)["q"] == NOW_MS - 60_000
 
 
+@given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(-600_000, 600_000), st.booleans())))
+def test_whatever_the_hosts_clock_no_more_is_claimed_than_the_last_empty_poll_proves(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    clock, asked_ms = Clock(), None
+    progress = progress_of(60_000, clock)
+    for passed_ms, ahead_ms, is_empty in steps:
+        clock.steady_ms += passed_ms
+        clock.ahead_ms = ahead_ms
+        if is_empty:
+            asked_ms = clock.steady_ms
+            progress.emptied(asked_ms)
+        expected = {"": 0} if asked_ms is None else dict.fromkeys(["", "q"], asked_ms + ahead_ms - 60_000)
+        assert lanes(progress) == expected
+
+
 def test_a_message_in_hand_holds_its_own_process_back_and_not_the_shared_lane() -> None:
-    progress = QueueProgress("q", 1_000)
+    progress = progress_of(1_000)
     held = Held(NOW_MS - 500_000, NOW_MS)
     progress.hold("m", held)
     progress.emptied(NOW_MS)
@@ -389,7 +421,7 @@ def test_a_message_in_hand_holds_its_own_process_back_and_not_the_shared_lane() 
 
 
 def test_a_message_that_was_given_up_is_held_until_it_was_visible_and_is_gone() -> None:
-    progress = QueueProgress("q", 1_000)
+    progress = progress_of(1_000)
     held = Held(0, NOW_MS + 30_000)
     progress.hold("m", held)
     progress.give_up(held)
@@ -400,7 +432,7 @@ def test_a_message_that_was_given_up_is_held_until_it_was_visible_and_is_gone() 
 
 
 def test_a_message_received_again_is_in_hand_anew() -> None:
-    progress = QueueProgress("q", 1_000)
+    progress = progress_of(1_000)
     before, after = Held(0, NOW_MS), Held(0, NOW_MS + 30_000)
     progress.hold("m", before)
     progress.hold("m", after)
@@ -439,7 +471,7 @@ def test_a_node_that_found_its_queue_empty_closes_and_its_lanes_are_reported(
     for pipeline, name in [("scores", "db"), ("scores-files", "db"), ("scores-files", "db-queue")]:
         shared = [lane for lane in reports[pipeline, name].progress if lane.lane == "db-queue"]
         assert [lane.checkpoint for lane in shared] == [f"{name}.in"]
-        assert before_ms - 65_000 <= shared[0].until <= before_ms - 60_000
+        assert before_ms - 65_001 <= shared[0].until <= before_ms - 60_000
         assert Progress(f"{name}.in", "", shared[0].until) in reports[pipeline, name].progress
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.files.progress import steady_ms
 from lagloss.sdk.outlets.kafka import Outgoing
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, decode_block
 from lagloss_server.model.definition import Definition, as_document
@@ -118,7 +119,7 @@ def test_what_becomes_of_spoiled_lost_late_and_refused_files_is_measured_as_it_w
     both.importers[0].redrive()
     aggregate(both)
     for importer in both.importers:
-        importer.importer.queue.progress.emptied(time.time_ns() // 1_000_000 + LATER_MS)
+        importer.importer.queue.progress.emptied(steady_ms() + LATER_MS)
     both.close()
     flow = FileFlow.of(read_ledger(both.settings.ledger_dir))
     records, files = definitions(60)
