@@ -38,11 +38,13 @@ class FollowedTally:
 
 @dataclass(slots=True)
 class EmitterHistory:
-    """Highest seq of an emitter's reports so far, skew of its clock, and lanes of its node's input that it reported."""
+    """Highest seq of an emitter's reports so far, skew of its clock, lanes of its node's input that it reported, and
+    `sent_at` of its last report (epoch ms)."""
 
     seq: int = -1
     skew: Skew = NO_SKEW
     inputs: frozenset[str] = frozenset()
+    sent_at: int = 0
 
 
 Checkpoints = Mapping[str, frozenset[str]]
@@ -154,8 +156,9 @@ class ReportBatch:
         history = self.accounts.setdefault(account, EmitterHistory())
         history.seq = head.seq
         history.skew = history.skew.merged(
-            Skew.of(record.appended_ms, head.sent_at, closed=head.closed, unfinished=head.unfinished)
+            Skew.of(record.appended_ms, head.sent_at, history.sent_at, closed=head.closed, unfinished=head.unfinished)
         )
+        history.sent_at = head.sent_at
         history.inputs |= {progress.lane for progress in progresses if progress.lane and progress.checkpoint == into}
         for progress in progresses:
             holder = b"" if progress.lane else head.emitter

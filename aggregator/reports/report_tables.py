@@ -108,12 +108,14 @@ def read_histories(connection: Connection, accounts: AbstractSet[Account]) -> di
     unread = list(accounts)
     for index in range(0, len(unread), ACCOUNTS_AT_ONCE):
         rows = connection.execute(
-            select(table.c.pipeline, table.c.emitter, table.c.seq, table.c.skew, table.c.inputs).where(
+            select(table.c.pipeline, table.c.emitter, table.c.seq, table.c.skew, table.c.inputs, table.c.sent_at).where(
                 tuple_(table.c.pipeline, table.c.emitter).in_(unread[index : index + ACCOUNTS_AT_ONCE])
             )
         )
         for row in rows:
-            histories[row.pipeline, row.emitter] = EmitterHistory(row.seq, Skew.stored(row.skew), frozenset(row.inputs))
+            histories[row.pipeline, row.emitter] = EmitterHistory(
+                row.seq, Skew.stored(row.skew), frozenset(row.inputs), row.sent_at
+            )
     return histories
 
 
@@ -135,7 +137,7 @@ def merge_emitters(connection: Connection, followed: ReportBatch) -> None:
             as_json(report.labels),
             appended_at,
             (history := followed.accounts[pipeline, emitter]).skew.ms,
-            as_json(history.skew.smallest),
+            as_json(history.skew.to_store()),
             as_json(sorted(history.inputs)),
         )
         for (pipeline, emitter), (report, appended_at) in followed.emitters.items()

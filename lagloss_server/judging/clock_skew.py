@@ -8,7 +8,7 @@ were observed meanwhile, so the windows of that time go on counting it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -20,6 +20,7 @@ STALE_MS: Final = 60_000
 STEP_MS: Final = 5_000
 """An earlier minute counts from this difference on: less is within rule 4's own margin, and may be transit."""
 STEPS_KEPT: Final = 30
+_STORED: Final = ("smallest", "set_back")
 AGREE_WITHIN_MS: Final = 1_000
 """Clocks that are less than this apart agree: what transit and drift make of a difference must not change results."""
 
@@ -30,27 +31,38 @@ class Skew:
 
     `smallest` holds (minute, smallest append time - `sent_at` in ms), newest first: of the two newest minutes of append
     time (epoch ms // 60,000) in which it reported at all, and of those earlier ones that `readings_ms` needs.
+    `set_back` holds what these would hide of a clock that is set back for a moment, (minute, largest in ms), newest
+    first: of reports that were sent earlier than the one before, which no transit can make them.
     """
 
     smallest: tuple[tuple[int, int], ...] = ()
+    set_back: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def of(cls, appended_ms: int, sent_at_ms: int, *, closed: bool = False, unfinished: bool = False) -> Self:
+    def of(
+        cls, appended_ms: int, sent_at_ms: int, before_ms: int = 0, *, closed: bool = False, unfinished: bool = False
+    ) -> Self:
         """Return the skew that one report shows: none if it closes an account that ended long before, or that another
-        process may have settled."""
+        process may have settled. `before_ms`: `sent_at` of the report before."""
         if closed and (unfinished or appended_ms - sent_at_ms > STALE_MS):
             return cls()
-        return cls(((appended_ms // MINUTE_MS, appended_ms - sent_at_ms),))
+        reading = (appended_ms // MINUTE_MS, appended_ms - sent_at_ms)
+        return cls((reading,), (reading,) if sent_at_ms < before_ms and reading[1] >= STEP_MS else ())
 
     @classmethod
-    def stored(cls, smallest: Sequence[Sequence[int]]) -> Self:
+    def stored(cls, columns: Mapping[str, Sequence[Sequence[int]]]) -> Self:
         """Restore the skew from the table `emitter`."""
-        return cls(tuple((minute, ms) for minute, ms in smallest))
+        smallest, set_back = (tuple((minute, ms) for minute, ms in columns.get(name, ())) for name in _STORED)
+        return cls(smallest, set_back)
+
+    def to_store(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        return dict(zip(_STORED, (self.smallest, self.set_back), strict=True))
 
     def merged(self, other: Skew) -> Skew:
         """Merge both; the order does not matter. A minute of both, of which one has three later ones, can keep the
         larger difference, which makes margins wider."""
-        if self.smallest and len(other.smallest) == 1:  # one report, which seldom shows a smaller difference
+        # one report seldom shows a smaller difference
+        if self.smallest and len(other.smallest) == 1 and not other.set_back:
             (this_minute, this_ms), (last_minute, least_ms) = other.smallest[0], self.smallest[0]
             if this_minute == last_minute and this_ms >= least_ms:
                 return self
@@ -58,7 +70,11 @@ class Skew:
         for minute, ms in (*self.smallest, *other.smallest):
             least[minute] = min(ms, least.get(minute, ms))
         newest = sorted(least.items(), reverse=True)
-        return Skew((*newest[:MINUTES_KEPT], *_extremes(newest)))
+        most: dict[int, int] = {}
+        for minute, ms in (*self.set_back, *other.set_back):
+            most[minute] = max(ms, most.get(minute, ms))
+        set_back = sorted(most.items(), reverse=True)[:STEPS_KEPT]
+        return Skew((*newest[:MINUTES_KEPT], *_extremes(newest)), tuple(set_back))
 
     @property
     def ms(self) -> int:
@@ -66,10 +82,12 @@ class Skew:
         return min((ms for _, ms in self.smallest[:MINUTES_KEPT]), default=0)
 
     def readings_ms(self, window_start_s: int) -> list[int]:
-        """Return the differences that count for a window: the newest, and that of each minute from its start on in
-        which the clock was further off than rule 4 allows for."""
+        """Return the differences that count for a window: the newest, that of each minute from its start on in which
+        the clock was further off than rule 4 allows for, and those that it was set back by, until two minutes later,
+        when minutes show them."""
         steps = (ms for minute, ms in self.smallest if minute * 60 >= window_start_s and abs(ms) >= STEP_MS)
-        return [self.ms, *steps]
+        set_back = (ms for minute, ms in self.set_back if (minute + MINUTES_KEPT) * 60 >= window_start_s)
+        return [self.ms, *steps, *set_back]
 
 
 NO_SKEW: Final = Skew()

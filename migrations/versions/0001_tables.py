@@ -153,7 +153,7 @@ def _reports() -> None:
         bigint("final_through", "epoch s"),
         bigint("appended_at", "epoch ms: append time of the last report"),
         bigint("skew_ms", "smallest append time - sent_at in its last minute of reports", default="0"),
-        jsonb("skew", "Skew: [[minute, ms], ...]", default="[]"),
+        jsonb("skew", "Skew: {smallest, set_back: [[minute, ms], ...]}", default="{}"),
         boolean("resumes", "it observes again the messages that were in flight", default="false"),
         boolean("unfinished", "it closed with messages in flight", default="false"),
         jsonb("inputs", "lanes of its node's input that it reported", default="[]"),

@@ -399,6 +399,7 @@ class Emitter:
     resumes: bool
     unfinished: bool
     differences: list[tuple[int, int]]  # of every live report that counted: append time, append time - sent_at
+    set_back: list[tuple[int, int]]  # those of them that were sent earlier, by the emitter's clock, than the one before
     inputs: set[tuple[str, str]]  # checkpoint and lane of every ordered input that it ever reported
     tallies: dict[TallyKey, Tally] = field(default_factory=dict)
 
@@ -447,12 +448,15 @@ def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appende
         resumes=report["resumes"],
         unfinished=report["unfinished"],
         differences=[] if known is None else known.differences,
+        set_back=[] if known is None else known.set_back,
         inputs=set() if known is None else known.inputs,
         tallies={} if known is None else known.tallies,
     )
     settled = report["unfinished"] or appended_ms - report["sent_at"] > STALE_MS
     if not (report["closed"] and settled):
         emitter.differences.append((appended_ms, appended_ms - report["sent_at"]))
+        if known is not None and report["sent_at"] < known.sent_at_ms:
+            emitter.set_back.append((appended_ms, appended_ms - report["sent_at"]))
     own = f"{report['node']}.in"
     emitter.inputs |= {(own, p["lane"]) for p in report["progress"] if p["checkpoint"] == own and p["lane"] != ""}
 
@@ -479,10 +483,12 @@ def skew_ms(emitter: Emitter) -> int:
 
 
 def readings_ms(emitter: Emitter, window_start_s: int) -> list[int]:
-    """Rule 4: its skew, and the smallest difference of every minute from the window's start on that is 5 s or more."""
+    """Rule 4: its skew, the smallest difference of every minute from the window's start on that is 5 s or more, and so
+    much behind as a report shows before which its clock was set back, if its minute is at most two minutes earlier."""
     minutes = {at_ms // MINUTE_MS for at_ms, _ in emitter.differences if at_ms >= window_start_s * 1000}
     found = [min(ms for at_ms, ms in emitter.differences if at_ms // MINUTE_MS == minute) for minute in minutes]
-    return [skew_ms(emitter)] + [ms for ms in found if abs(ms) >= 5_000]
+    back = [ms for at_ms, ms in emitter.set_back if at_ms // MINUTE_MS * 60 + 120 >= window_start_s]
+    return [skew_ms(emitter)] + [ms for ms in found if abs(ms) >= 5_000] + [ms for ms in back if ms >= 5_000]
 
 
 def clock_matters(emitter: Emitter, window_start_s: int) -> bool:

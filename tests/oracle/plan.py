@@ -71,6 +71,7 @@ EMITTERS = (
     "unfinished",
     "observes",
     "lost_reports",
+    "set_back",
 )
 PROGRESS = (
     "no_progress",
@@ -112,6 +113,7 @@ BUNDLES: tuple[frozenset[str], ...] = (
     frozenset({"closed", "unfinished", "lost_at_node", "several_emitters", "stuck_work"}),
     frozenset({"closed", "unfinished", "resumes", "lost_at_node", "several_emitters", "stuck_work", "judged_late"}),
     frozenset({"closed", "settled_late", "lost_at_link", "lost_at_node", "judged_late"}),
+    frozenset({"set_back", "lost_at_link", "lost_at_node", "stalled_lane"}),
     frozenset({"lost_reports", "no_traffic", "judged_late"}),
     frozenset({"lost_reports", "lost_at_link", "lost_at_node", "several_emitters", "judged_late"}),
     frozenset({"own_targets", "lost_at_link", "lost_at_node", "dead", "filtered", "huge_lags"}),

@@ -16,6 +16,7 @@ from tests.oracle.wire import avro, float32, signed64
 
 PARTITIONS = 4
 SETTLED_AFTER_MS = (5_000, 59_999, 60_000, 60_001, 90_000, 20 * 60_000)
+SET_BACK_MS = (3_000, 24_000, 30_000, 61_000, 90_000)
 NOT_ITS_OWN = 300_000  # from this seq on a block is none that an emitter knows of
 TallyKey = tuple[str, int, str | None]
 Fields = dict[str, Any]
@@ -62,6 +63,7 @@ class Accounts:
         self.stuck = picked(plan, "stuck_work", self.reporting, 0.3)
         self.resuming = picked(plan, "resumes", self.reporting, 0.6)
         self.observing = picked(plan, "observes", self.reporting, 0.4)
+        self.set_back = picked(plan, "set_back", self.reporting, 0.5)
         self.unfinished = picked(plan, "unfinished", self.reporting, 0.6)
         self.settled = picked(plan, "settled_late", [actor for actor in self.reporting if actor.closed], 0.6)
         self.forgotten = picked(plan, "forgotten_lane", self.reporting, 0.25)
@@ -124,7 +126,7 @@ class Accounts:
             "host": "somewhere/1",
             "seq": seq,
             "started_at": actor.begin_ms + actor.clock_ms,
-            "sent_at": at_ms + actor.clock_ms,
+            "sent_at": at_ms + actor.clock_ms - (self.set_back_ms(actor) if last else 0),
             "closed": actor.closed and last,
             "resumes": actor in self.resuming,
             "unfinished": actor in self.unfinished,
@@ -132,6 +134,10 @@ class Accounts:
             "progress": self.progress(actor, at_ms, first=first),
             "tallies": fresh,
         }
+
+    def set_back_ms(self, actor: Actor) -> int:
+        """By how much its clock is set back before its last report."""
+        return self.plan.rng("set_back", actor.uuid).choice(SET_BACK_MS) if actor in self.set_back else 0
 
     def final_through(self, actor: Actor, at_ms: int, *, closed: bool) -> int:
         rng = self.plan.rng("final", actor.uuid)

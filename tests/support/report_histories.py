@@ -40,7 +40,7 @@ class Known(NamedTuple):
 def account_of(report: EmitterReport, appended_ms: int, skew: Skew, inputs: Iterable[str]) -> tuple[Any, ...]:
     """What is known of an emitter, in a form that compares."""
     fields = (report.seq, report.host, report.started_at, report.sent_at, report.closed, report.final_through)
-    return (*fields, report.resumes, report.unfinished, dict(report.labels), appended_ms, skew.smallest, sorted(inputs))
+    return (*fields, report.resumes, report.unfinished, dict(report.labels), appended_ms, skew, sorted(inputs))
 
 
 def in_order(rng: Random) -> list[Appended]:
@@ -120,12 +120,11 @@ def expected(log: list[ReportRecord]) -> Known:
     emitters = {}
     for emitter in {read.report.emitter for read in every}:
         mine = [read for read in counting if read.report.emitter == emitter]
-        skew = Skew()
+        skew, before_ms = Skew(), 0
         for read in mine:
-            report = read.report
-            skew = skew.merged(
-                Skew.of(read.record.appended_ms, report.sent_at, closed=report.closed, unfinished=report.unfinished)
-            )
+            report, settled = read.report, {"closed": read.report.closed, "unfinished": read.report.unfinished}
+            skew = skew.merged(Skew.of(read.record.appended_ms, report.sent_at, before_ms, **settled))
+            before_ms = report.sent_at
         inputs = {lane.lane for read in mine for lane in read.report.progress if lane.checkpoint == "mid.in"}
         newest = max(mine, key=lambda read: read.report.seq)
         emitters[emitter] = account_of(newest.report, newest.record.appended_ms, skew, inputs)

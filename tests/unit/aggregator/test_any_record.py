@@ -79,7 +79,7 @@ def test_any_reports_come_to_rows_that_tables_can_hold_or_are_set_aside(records:
         fits(report.seq, report.started_at, report.sent_at, report.final_through)
         fits(report.pipeline, report.node, report.host, *report.labels, *report.labels.values())
     for history in batch.accounts.values():
-        fits(history.skew.ms, *(number for pair in history.skew.smallest for number in pair))
+        fits(history.skew.ms, *(number for pair in (*history.skew.smallest, *history.skew.set_back) for number in pair))
     for (_, checkpoint, lane, _), (progress, _, _) in batch.lanes.items():
         fits(checkpoint, lane, progress.until)
     tallies = [found.tally for found in batch.tallies.values()]

@@ -39,7 +39,7 @@ def stored(store: Store) -> Known:
             {
                 row.emitter: (
                     *(row.seq, row.host, row.started_at, row.sent_at, row.closed, row.final_through, row.resumes),
-                    *(row.unfinished, row.labels, row.appended_at, Skew.stored(row.skew).smallest, row.inputs),
+                    *(row.unfinished, row.labels, row.appended_at, Skew.stored(row.skew), row.inputs),
                 )
                 for row in emitters
             },
