@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from lagloss.broker.topics import BEACONS
+from lagloss.broker.topics import BEACONS, REPORTS
 from tests.histories.cluster import BROKERS, POSTGRES, SERVICES, Cluster, wait
 from tests.histories.net import RECEIVER
 from tests.histories.traffic import NODES, TOPICS
@@ -35,6 +35,9 @@ from tests.histories.traffic import NODES, TOPICS
 APPS: Final = tuple(role.host for role in NODES)
 HOOK: Final = "hook"
 """The receiver of pages, which is on no host of its own."""
+AGGREGATORS: Final = ("ag1", "ag2")
+REPORTED_S: Final = 15.0
+"""Each emitter reports within this time: from its next report on none is missing."""
 LONGEST_REBUILD_S: Final = 60.0
 
 
@@ -119,7 +122,7 @@ class Partition(Nemesis):
         user = random.choice([*BROKERS, *SERVICES, *APPS])
         servers = {"al1": (*POSTGRES, HOOK), "al2": (*POSTGRES, HOOK), "dash": POSTGRES, "app7": ("col",)}
         servers |= {"app8": ("col",), **dict.fromkeys(BROKERS, ("ctl", *BROKERS))}
-        servers |= dict.fromkeys(("ag1", "ag2", "tap", "col"), (*BROKERS, *POSTGRES))
+        servers |= dict.fromkeys((*AGGREGATORS, "tap", "col"), (*BROKERS, *POSTGRES))
         server = random.choice([name for name in servers.get(user, BROKERS) if name != user])
         self.targets = (user, server)
 
@@ -228,7 +231,7 @@ class FullDisk(Nemesis):
     may_end = True
 
     def draw(self, random: Random) -> None:
-        self.targets = (random.choice([*BROKERS, POSTGRES[0], "ag1", "ag2", "col", "tap", "app1", "app2", "app7"]),)
+        self.targets = (random.choice([*BROKERS, POSTGRES[0], *AGGREGATORS, "col", "tap", "app1", "app2", "app7"]),)
         receivers = {"app7": ("col",), **dict.fromkeys(("col", "tap", "app1", "app2"), BROKERS)}
         self._receivers = receivers.get(self.targets[0], ())
 
@@ -455,33 +458,33 @@ class RestoredBackup(Nemesis):
 
 
 class Retention(Nemesis):
-    """No aggregator runs, and the broker deletes beacons that none has read."""
+    """No aggregator runs, and the broker deletes beacons, reports, or both, that none has read."""
 
     name = "retention"
     seals = True
     heals_last = True
 
     def draw(self, random: Random) -> None:
-        self.targets = ("ag1", "ag2")
+        self.targets = random.choice(((BEACONS,), (REPORTS,), (BEACONS, REPORTS)))
 
     def inflict(self) -> None:
         self._since = time.time()
-        for target in self.targets:
-            self.cluster.programs[target].stop()
+        for name in AGGREGATORS:
+            self.cluster.programs[name].stop()
 
     def heal(self) -> None:
         wait(self.cluster.in_sync, 120, "all in sync", self.cluster)
         wait(self._delete, 60, "the deletion", self.cluster)  # a leader may be so new that a broker does not know it
-        self.away.append((self._since, time.time()))
-        for target in self.targets:
-            self.cluster.programs[target].start()
+        self.away.append((self._since, time.time() + REPORTED_S))
+        for name in AGGREGATORS:
+            self.cluster.programs[name].start()
 
     def _delete(self) -> bool:
         admin = self.cluster.admin
-        partitions = admin.list_topics(BEACONS, timeout=10).topics[BEACONS].partitions
-        places = [TopicPartition(BEACONS, partition) for partition in partitions]
+        topics = admin.list_topics(timeout=10).topics
+        places = [TopicPartition(topic, partition) for topic in self.targets for partition in topics[topic].partitions]
         ends = admin.list_offsets({place: OffsetSpec.latest() for place in places})
-        until = [TopicPartition(BEACONS, place.partition, end.result(20).offset) for place, end in ends.items()]
+        until = [TopicPartition(place.topic, place.partition, end.result(20).offset) for place, end in ends.items()]
         for deleted in admin.delete_records(until).values():
             deleted.result(20)
         return True
