@@ -27,6 +27,7 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.outage import LeaseHeld, Outage, TopicRecreated, hang, is_outage, outage_of
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.feed import ReportFeed
+from aggregator.reports.lost_reports import by_brokers
 from aggregator.reports.report_tables import known_partitions, notice_recreated_topics
 from aggregator.results.newest import read_newest
 from aggregator.results.otlp import pushing
@@ -204,7 +205,8 @@ class Aggregator:
             reports_id = reports.topic_id()
             watch = DefinitionRegistry(store.engine, store, self.metrics)
             follower = ReportConsumer(store.engine, self._reports, reports_id, self._clock, lambda: watch.waiting)
-            notice_recreated_topics(store.engine, beacons.topic_id(), reports_id, self._clock.now_ms())
+            now_ms = by_brokers(reports, self._clock.now_ms())
+            notice_recreated_topics(store.engine, beacons.topic_id(), reports_id, now_ms)
             for log_, partitions in zip((beacons, reports), known_partitions(store.engine), strict=True):
                 log_.know(partitions)
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NoReturn
 
 import structlog
 from sqlalchemy import Connection, Engine, text
@@ -80,21 +79,25 @@ class ReportConsumer:
         with self.engine.connect() as connection:
             return report_tables.read_places(connection)
 
-    def pass_over_lost(self, reports: BeaconLog, partition: int, place: ReportsPlace) -> NoReturn:
-        """Note that the log does not have what comes at a place in this partition, and go on behind what it has lost.
+    def pass_over_lost(self, reports: BeaconLog, places: Mapping[int, ReportsPlace], cut: int | None = None) -> None:
+        """Note what the log has lost that comes at these places, and go on behind it; `cut`: as for `find_lost`.
 
         Raises:
-            ReportsLost: always. Whoever knows the old positions has to begin anew.
+            ReportsLost: if there was any. Whoever knows the old positions has to begin anew.
         """
         now_ms = int(time.time() * 1000) if self._clock is None else self._clock.now_ms()
-        lost = find_lost(reports, partition, place, now_ms)
+        lost = find_lost(reports, places, now_ms, cut)
+        if not lost:
+            return
         with self.engine.begin() as connection:
             hold_follower(connection)
-            pass_over(connection, lost, self.topic_id)
+            for of_partition in lost:
+                pass_over(connection, of_partition, self.topic_id)
         self._reached = {}
-        facts = {"partition": partition, "expected": place.offset, "resumed_at": lost.resume_at, "cut": lost.is_cut}
-        log.warning("reports lost", **facts, note=f"windows before {rfc3339(lost.whole_from / 1000)} are incomplete")
-        raise ReportsLost(f"the log has lost reports of partition {partition} from offset {place.offset} on")
+        for partition, resume_at, whole_from, is_cut in lost:
+            facts = {"expected": places[partition].offset, "resumed_at": resume_at, "cut": is_cut}
+            log.warning("reports lost", partition=partition, **facts, whole_from=rfc3339(whole_from / 1000))
+        raise ReportsLost(f"the log has lost reports of partitions {', '.join(str(each.partition) for each in lost)}")
 
     def follow(self, records: Iterable[ReportRecord], checkpoints: Checkpoints) -> int:
         """Take a batch of records in; those already followed are passed over. How many were new.
@@ -160,10 +163,11 @@ class ReportConsumer:
             deferred = deferral.read_deferred(connection)
         if not deferred.keys() - waiting:
             return False
-        for partition, held in reports.watermarks().items():
-            first = min((offsets[partition] for offsets in deferred.values() if partition in offsets), default=held.low)
-            if first < held.low:
-                self.pass_over_lost(reports, partition, ReportsPlace(first))
+        first: dict[int, ReportsPlace] = {}
+        for partition, offset in (marker for markers in deferred.values() for marker in markers.items()):
+            first[partition] = min(ReportsPlace(offset), first.get(partition, ReportsPlace(offset)))
+        if any(first[at].offset < held.low for at, held in reports.watermarks().items() if at in first):
+            self.pass_over_lost(reports, first)
         with self.engine.begin() as connection:
             hold_follower(connection)
             deferred = {

@@ -14,6 +14,7 @@ from typing import Final
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects.postgresql import insert
 
+from aggregator.outage import ReportsLost
 from aggregator.reports.batch import ReportRecord
 from lagloss.wire.format import OffsetRange, pipeline_of_report
 from lagloss_server.queries.beacon_log import BeaconLog
@@ -69,11 +70,18 @@ def defer(connection: Connection, passed_over: Iterable[tuple[str, ReportRecord]
 def read_turn(
     log: BeaconLog, pipeline: str, markers: Markers, ends: Markers
 ) -> tuple[list[ReportRecord], Mapping[int, int]]:
-    """Read the next deferred reports of a pipeline, before these ends; return them, and the markers after them."""
+    """Read the next deferred reports of a pipeline, before these ends; return them, and the markers after them.
+
+    Raises:
+        ReportsLost: retention has just deleted some of them.
+    """
+    held = log.watermarks()
+    if any(offset < held[partition].low for partition, offset in markers.items()):
+        raise ReportsLost(f"the log has lost deferred reports of {pipeline}")
     ranges = [OffsetRange(partition, offset, ends[partition] - 1) for partition, offset in sorted(markers.items())]
     records: list[ReportRecord] = []
     reached = dict(markers)
-    for read, record in enumerate(log.records(clamp(ranges, log.watermarks()))):
+    for read, record in enumerate(log.records(clamp(ranges, held))):
         if read == RECORDS_A_TURN or len(records) == REPORTS_A_TURN:
             return records, reached
         reached[record.partition] = record.offset + 1

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NoReturn, Self
+from typing import Final, Self
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
@@ -135,14 +135,14 @@ class ReportFeed:
                 break
         return records
 
-    def _pass_over_lost(self, partition: int) -> NoReturn:
-        """Go on behind what a partition has lost.
+    def _pass_over_lost(self, partition: int) -> None:
+        """Go on behind what this partition has lost, and any other.
 
         Raises:
             ReportsLost: always.
         """
-        place = self._follower.places().get(partition, ReportsPlace())
-        self._follower.pass_over_lost(self._log, partition, place)
+        places = dict.fromkeys(self._partitions, ReportsPlace()) | self._follower.places()
+        self._follower.pass_over_lost(self._log, places, partition)
 
 
 def _assigned(topic: str, partition: int, place: ReportsPlace) -> TopicPartition:

@@ -7,12 +7,14 @@ though later reports say that accounts are whole: windows that began before are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, func, update
 from sqlalchemy.dialects.postgresql import insert
 
+from aggregator.clock import DOUBT_MS, WRONG_MS
 from aggregator.reports import report_tables
 from aggregator.reports.report_tables import ReportsPlace
 from lagloss.wire.format import OffsetRange
@@ -34,26 +36,41 @@ class LostReports(NamedTuple):
     is_cut: bool = False
 
 
-def find_lost(log: BeaconLog, partition: int, place: ReportsPlace, now_ms: int) -> LostReports:
-    """Return what a partition has lost of which the brokers do not have the record at this place.
+def find_lost(
+    log: BeaconLog, places: Mapping[int, ReportsPlace], now_ms: int, cut: int | None = None
+) -> list[LostReports]:
+    """Return what partitions have lost whose log begins behind these places; `cut`: the one of which the brokers do not
+    have what comes at its place for another reason.
 
     Raises:
         KafkaException: the brokers do not answer.
     """
-    held = log.watermarks()[partition]
-    if place.offset < held.low:
-        return LostReports(partition, held.low, _first_append_ms(log, partition, held, now_ms))
-    # Up to where the log is what it was, the client does not say. What is followed again changes nothing.
-    since = log.offsets_at(max(0, place.appended_at - CLOCKS_APART_MS))[partition]
-    return LostReports(partition, max(held.low, min(since, place.offset, held.high)), now_ms, is_cut=True)
+    held, found = log.watermarks(), []
+    noticed_ms = by_brokers(log, now_ms)
+    for partition, place in places.items():
+        marks = held[partition]
+        if place.offset < marks.low:
+            found.append(LostReports(partition, marks.low, _first_append_ms(log, partition, marks) or noticed_ms))
+        elif partition == cut:
+            # Up to where the log is what it was, the client does not say. What is followed again changes nothing.
+            since = log.offsets_at(max(0, place.appended_at - CLOCKS_APART_MS))[partition]
+            resume_at = max(marks.low, min(since, place.offset, marks.high))
+            found.append(LostReports(partition, resume_at, noticed_ms, is_cut=True))
+    return found
 
 
-def _first_append_ms(log: BeaconLog, partition: int, held: Watermarks, now_ms: int) -> int:
-    """Return when the first record that is left was appended; now if there is none."""
+def by_brokers(log: BeaconLog, now_ms: int) -> int:
+    """Return the time that the brokers' clocks say it is, if this one is far from what they stamped last."""
+    newest_ms = log.newest_ms()
+    return now_ms if newest_ms < 0 or abs(now_ms - newest_ms) <= WRONG_MS else newest_ms + DOUBT_MS
+
+
+def _first_append_ms(log: BeaconLog, partition: int, held: Watermarks) -> int | None:
+    """Return when the first record that is left was appended; None if there is none."""
     if held.low >= held.high:
-        return now_ms
+        return None
     with closing(log.records([OffsetRange(partition, held.low, held.high - 1)])) as left:
-        return next((record.appended_ms for record in left), now_ms)
+        return next((record.appended_ms for record in left), None)
 
 
 def pass_over(connection: Connection, lost: LostReports, topic_id: str) -> None:

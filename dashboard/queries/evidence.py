@@ -50,13 +50,13 @@ def read_gaps(store: Store, pipeline: str, window_start_s: int, now_s: float) ->
         TallyState(row.emitter, row.node, row.checkpoint, row.replay or None, row.beacons, row.dropped) for row in rows
     ]
     evidence = Evidence(window_start_s, now_ms, emitters, tallies, whole_from=whole_from)
-    if evidence.lacks_reports:
-        return tuple(Gap(node, "reports lost") for node in sorted({state.node for state in emitters}))
-    if not tallies:
+    if not tallies and not evidence.lacks_reports:
         return ()
     facts = WindowFacts.unpack(raw) if raw else None
     gaps = [*_of_emitters(evidence, hosts), *_of_tallies(evidence, facts, hosts)]
     gaps += [Gap(node, "quarantined") for node in sorted(facts.quarantined if facts else ())]
+    if evidence.lacks_reports:  # whatever else is missing is the better reason: the window may be of before
+        gaps += [Gap(node, "reports lost") for node in {state.node for state in emitters} - {gap.node for gap in gaps}]
     return tuple(sorted(gaps, key=lambda gap: (gap.node, gap.kind, gap.emitter or "")))
 
 

@@ -84,7 +84,8 @@ class QueueProgress:
         self._now_ms = now_ms
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
-        self._emptied_ms: int | None = None
+        self._emptied: tuple[int, int] | None = None
+        """When the last poll began that came back empty, by both clocks."""
         self._held: dict[str, Held] = {}
 
     def hold(self, message: str, queue_message: Held) -> None:
@@ -112,7 +113,8 @@ class QueueProgress:
         Messages that were given up and had been visible by then are in flight elsewhere, or in the dead-letter queue.
         """
         with self._lock:
-            self._emptied_ms = asked_ms if self._emptied_ms is None else max(self._emptied_ms, asked_ms)
+            if self._emptied is None or asked_ms >= self._emptied[0]:
+                self._emptied = asked_ms, self._now_ms() - (self._clock_ms() - asked_ms)
             gone = [
                 message
                 for message, held in self._held.items()
@@ -139,10 +141,12 @@ class QueueProgress:
 
     @property
     def _proven_ms(self) -> int:
-        """By the host's clock as it is now: it may have been set since the poll."""
-        if self._emptied_ms is None:
+        """By the host's clock as it was at the poll or as it is now, whichever says less: it may have been set back
+        since, or have gone on while the machine slept, when the other clock stands still."""
+        if self._emptied is None:
             return 0
-        return max(0, self._now_ms() - (self._clock_ms() - self._emptied_ms) - self._slack_ms)
+        asked_ms, told_ms = self._emptied
+        return max(0, min(told_ms, self._now_ms() - (self._clock_ms() - asked_ms)) - self._slack_ms)
 
     def lanes(self, checkpoint: str, *, until_deleted: bool = False) -> list[Progress]:
         """Return the lanes of a checkpoint: this process's own, and the shared one once it is known.

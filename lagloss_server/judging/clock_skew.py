@@ -43,11 +43,12 @@ class Skew:
         cls, appended_ms: int, sent_at_ms: int, before_ms: int = 0, *, closed: bool = False, unfinished: bool = False
     ) -> Self:
         """Return the skew that one report shows: none if it closes an account that ended long before, or that another
-        process may have settled. `before_ms`: `sent_at` of the report before."""
+        process may have settled. `before_ms`: `sent_at` of the report before, which is later than that of a closing
+        report."""
         if closed and (unfinished or appended_ms - sent_at_ms > STALE_MS):
             return cls()
         reading = (appended_ms // MINUTE_MS, appended_ms - sent_at_ms)
-        return cls((reading,), (reading,) if sent_at_ms < before_ms and reading[1] >= STEP_MS else ())
+        return cls((reading,), (reading,) if sent_at_ms < before_ms and reading[1] >= STEP_MS and not closed else ())
 
     @classmethod
     def stored(cls, columns: Mapping[str, Sequence[Sequence[int]]]) -> Self:
@@ -83,9 +84,12 @@ class Skew:
 
     def readings_ms(self, window_start_s: int) -> list[int]:
         """Return the differences that count for a window: the newest, that of each minute from its start on in which
-        the clock was further off than rule 4 allows for, and those that it was set back by, until two minutes later,
-        when minutes show them."""
-        steps = (ms for minute, ms in self.smallest if minute * 60 >= window_start_s and abs(ms) >= STEP_MS)
+        the clock was further off than rule 4 allows for (from a minute before, if it was behind: the minute in which it
+        was set right hides that), and those that it was set back by, until two minutes later, when minutes show them.
+        """
+        steps = (
+            ms for minute, ms in self.smallest if (minute + (ms > 0)) * 60 >= window_start_s and abs(ms) >= STEP_MS
+        )
         set_back = (ms for minute, ms in self.set_back if (minute + MINUTES_KEPT) * 60 >= window_start_s)
         return [self.ms, *steps, *set_back]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lagloss.wire.format import SAMPLE_ALL, WINDOW_S
-from lagloss_server.judging.clock_skew import NO_SKEW, STEP_MS, Skew, apart_ms
+from lagloss.wire.format import MAX_AHEAD_MS, SAMPLE_ALL, WINDOW_S
+from lagloss_server.judging.clock_skew import NO_SKEW, Skew, apart_ms
 from lagloss_server.judging.facts import Account
 from lagloss_server.judging.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 from lagloss_server.model.graph import Graph
@@ -235,9 +235,8 @@ class Evidence:
     @property
     def lacks_reports(self) -> bool:
         """Whether reports about this window may be missing (rule 7): later ones of their emitters repeat only tallies
-        that changed since."""
-        apart_ms = self.clock_skew_ms + STEP_MS if self.whole_from else 0
-        return self.window_start_s * 1000 < self.whole_from + apart_ms
+        that changed since. Of a window that starts later, none would have been followed."""
+        return self.whole_from > 0 and self.window_start_s * 1000 <= self.whole_from + MAX_AHEAD_MS
 
     def is_idle(self, sources: Collection[str]) -> bool:
         """Whether every known emitter of each source, and at least one, is final or closed, and none counted a beacon:

@@ -102,6 +102,11 @@ class BeaconLog:
         low, high = (self._offsets(spec, partitions) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         return {partition: Watermarks(low[partition], high[partition]) for partition in high}
 
+    def newest_ms(self) -> int:
+        """Return the newest timestamp of all partitions (epoch ms); -1 if they hold no record."""
+        newest = self._listed(OffsetSpec.max_timestamp(), self.partitions())
+        return max(int(found.timestamp) for found in newest.values())
+
     def offsets_at(self, moment_ms: int) -> dict[int, int]:
         """Return for each partition the offset of the first record appended at or after this moment; its end if there
         is none."""
@@ -143,15 +148,18 @@ class BeaconLog:
     def close(self) -> None:
         self._consumer.close()
 
-    @retry(retry=retry_if_exception(_is_of_the_moment), wait=wait_fixed(0.2), stop=stop_after_delay(5), reraise=True)
     def _offsets(self, spec: OffsetSpec, partitions: Iterable[int]) -> dict[int, int]:
+        return {partition: found.offset for partition, found in self._listed(spec, partitions).items()}
+
+    @retry(retry=retry_if_exception(_is_of_the_moment), wait=wait_fixed(0.2), stop=stop_after_delay(5), reraise=True)
+    def _listed(self, spec: OffsetSpec, partitions: Iterable[int]) -> dict[int, Any]:
         specs = {TopicPartition(self.topic, partition): spec for partition in partitions}
         futures: dict[TopicPartition, Any] = self._admin.list_offsets(  # the type stubs are of an older version
             specs,
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._timeout_s,
         )
-        return {place.partition: self._answer(future).offset for place, future in futures.items()}
+        return {place.partition: self._answer(future) for place, future in futures.items()}
 
     def _answer(self, future: Future[Any]) -> Any:
         try:

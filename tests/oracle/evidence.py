@@ -455,7 +455,7 @@ def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appende
     settled = report["unfinished"] or appended_ms - report["sent_at"] > STALE_MS
     if not (report["closed"] and settled):
         emitter.differences.append((appended_ms, appended_ms - report["sent_at"]))
-        if known is not None and report["sent_at"] < known.sent_at_ms:
+        if known is not None and report["sent_at"] < known.sent_at_ms and not report["closed"]:
             emitter.set_back.append((appended_ms, appended_ms - report["sent_at"]))
     own = f"{report['node']}.in"
     emitter.inputs |= {(own, p["lane"]) for p in report["progress"] if p["checkpoint"] == own and p["lane"] != ""}
@@ -483,10 +483,12 @@ def skew_ms(emitter: Emitter) -> int:
 
 
 def readings_ms(emitter: Emitter, window_start_s: int) -> list[int]:
-    """Rule 4: its skew, the smallest difference of every minute from the window's start on that is 5 s or more, and so
-    much behind as a report shows before which its clock was set back, if its minute is at most two minutes earlier."""
-    minutes = {at_ms // MINUTE_MS for at_ms, _ in emitter.differences if at_ms >= window_start_s * 1000}
-    found = [min(ms for at_ms, ms in emitter.differences if at_ms // MINUTE_MS == minute) for minute in minutes]
+    """Rule 4: its skew, the smallest difference of every minute from the window's start on that is 5 s or more (from a
+    minute before, if it is behind), and so much behind as a report shows before which its clock was set back, if its
+    minute is at most two minutes earlier."""
+    minutes = {at_ms // MINUTE_MS for at_ms, _ in emitter.differences if at_ms >= (window_start_s - 60) * 1000}
+    smallest = {m: min(ms for at_ms, ms in emitter.differences if at_ms // MINUTE_MS == m) for m in minutes}
+    found = [ms for minute, ms in smallest.items() if minute * 60 >= window_start_s or ms > 0]
     back = [ms for at_ms, ms in emitter.set_back if at_ms // MINUTE_MS * 60 + 120 >= window_start_s]
     return [skew_ms(emitter)] + [ms for ms in found if abs(ms) >= 5_000] + [ms for ms in back if ms >= 5_000]
 

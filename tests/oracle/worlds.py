@@ -19,7 +19,7 @@ from tests.oracle.traffic import Seen, journeys
 from tests.oracle.wire import float32
 
 LONG_AGO_MS = START_MS - 86_400_000
-WHOLE_FROM_MS = tuple(START_MS + after_ms for after_ms in (-125_000, -5_000, -4_999, 0, 1, 61_000))
+WHOLE_FROM_MS = tuple(START_MS + after_ms for after_ms in (-180_000, -120_001, -120_000, 0, 1, 61_000))
 QUIET: tuple[frozenset[str], ...] = (frozenset(),) * len(BUNDLES)
 
 

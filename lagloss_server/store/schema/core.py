@@ -116,7 +116,9 @@ class EmitterRow(Base):
     skew_ms: Mapped[int] = mapped_column(
         server_default="0", comment="smallest append time - sent_at in its last minute of reports"
     )
-    skew: Mapped[list[Any]] = mapped_column(server_default="[]", comment="Skew: [[minute, ms], ...]")
+    skew: Mapped[dict[str, Any]] = mapped_column(
+        server_default="{}", comment="Skew: {smallest, set_back: [[minute, ms], ...]}"
+    )
     resumes: Mapped[bool] = mapped_column(
         server_default="false", comment="it observes again the messages that were in flight"
     )

@@ -63,7 +63,7 @@ def test_what_is_kept_says_as_much_of_each_window_as_all_reports(
     smallest: dict[int, int] = {}
     for after_ms, ms in reports:
         smallest[after_ms // 60_000] = min(ms, smallest.get(after_ms // 60_000, ms))
-    counted = [ms for at, ms in smallest.items() if at >= minute and abs(ms) >= STEP_MS]
+    counted = [ms for at, ms in smallest.items() if at + (ms > 0) >= minute and abs(ms) >= STEP_MS]
     expected = apart_ms([min((smallest[at] for at in sorted(smallest)[-2:]), default=0), *counted])
     assert apart_ms(found.readings_ms(NOON // 1000 + 60 * minute)) == expected
     assert len(found.smallest) <= 2 + 4  # two values on either side
@@ -79,13 +79,13 @@ def by_a_clock(*moments: tuple[int, int]) -> Skew:
     return found
 
 
-@given(st.integers(1, 119), st.integers(6, 600), st.integers(1, 110))
+@given(st.integers(1, 119), st.integers(6, 600), st.integers(1, 500))
 def test_a_clock_that_is_set_back_for_however_short_counts_as_far_as_that(
     begins_s: int, behind_s: int, lasts_s: int
 ) -> None:
     """A report each second: where correct ones of the same minute hide it, the step itself is what shows it."""
     is_behind = range(begins_s, begins_s + lasts_s)
-    found = by_a_clock(*((1_000 * second, 1_000 * behind_s * (second in is_behind)) for second in range(240)))
+    found = by_a_clock(*((1_000 * second, 1_000 * behind_s * (second in is_behind)) for second in range(640)))
     for second in is_behind:
         assert apart_ms(found.readings_ms(NOON // 1000 + second // 60 * 60)) >= 1_000 * behind_s
 
