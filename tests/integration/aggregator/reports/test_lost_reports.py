@@ -136,9 +136,7 @@ def test_a_log_of_which_nothing_is_left_is_caught_up_with_and_incomplete_until_n
     assert Catchup().update(1, follower.positions(), log.ends) == 0
     pass_over(kafka_bootstrap, follower)
     assert Catchup().update(1, consumer(store, log).positions(), log.ends) == 1
-    assert (
-        APPENDED_MS + 10 <= whole_from(store) < time.time() * 1000
-    )  # by the brokers' clock, which this one is far from
+    assert APPENDED_MS + 10 <= whole_from(store) < time.time() * 1000
 
 
 def test_what_was_followed_before_retention_deletes_it_is_not_lost(
