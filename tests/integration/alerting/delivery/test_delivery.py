@@ -22,6 +22,7 @@ from tests.support.alerting_world import (
     somebody,
     webhook,
 )
+from tests.support.closers import wait_until
 from tests.support.dying.alerter import POINTS
 from tests.support.kafka_log import wait_for
 
@@ -134,7 +135,7 @@ def test_an_alerter_that_is_stopped_with_the_lead_in_its_hands_loses_it_and_send
         stopped.send_signal(signal.SIGSTOP)
         began = time.monotonic()
         close_windows(watched, "ll")
-        wait_for(lambda: receiver.types == ["opened"], what="the opening by the other", timeout_s=15)
+        wait_until(lambda: receiver.types == ["opened"], 15, "for the opening by the other")
         print(f"takeover from a stopped leader: {time.monotonic() - began:.1f} s, 15 s at most")
         close_windows(watched, "ooo", first=2)
         wait_for(lambda: receiver.types == ["opened", "resolved"], what="the resolve")
