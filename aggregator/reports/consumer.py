@@ -97,7 +97,7 @@ class ReportConsumer:
         for partition, resume_at, whole_from, is_cut in lost:
             facts = {"expected": places[partition].offset, "resumed_at": resume_at, "cut": is_cut}
             log.warning("reports lost", partition=partition, **facts, whole_from=rfc3339(whole_from / 1000))
-        raise ReportsLost(f"the log has lost reports of partitions {', '.join(str(each.partition) for each in lost)}")
+        raise ReportsLost(f"the log has lost reports of partitions {sorted(part.partition for part in lost)}")
 
     def follow(self, records: Iterable[ReportRecord], checkpoints: Checkpoints) -> int:
         """Take a batch of records in; those already followed are passed over. How many were new.

@@ -45,18 +45,18 @@ def find_lost(
     Raises:
         KafkaException: the brokers do not answer.
     """
-    held, found = log.watermarks(), []
+    held, lost = log.watermarks(), []
     noticed_ms = by_brokers(log, now_ms)
     for partition, place in places.items():
         marks = held[partition]
         if place.offset < marks.low:
-            found.append(LostReports(partition, marks.low, _first_append_ms(log, partition, marks) or noticed_ms))
+            lost.append(LostReports(partition, marks.low, _first_append_ms(log, partition, marks) or noticed_ms))
         elif partition == cut:
             # Up to where the log is what it was, the client does not say. What is followed again changes nothing.
             since = log.offsets_at(max(0, place.appended_at - CLOCKS_APART_MS))[partition]
             resume_at = max(marks.low, min(since, place.offset, marks.high))
-            found.append(LostReports(partition, resume_at, noticed_ms, is_cut=True))
-    return found
+            lost.append(LostReports(partition, resume_at, noticed_ms, is_cut=True))
+    return lost
 
 
 def by_brokers(log: BeaconLog, now_ms: int) -> int:

@@ -145,8 +145,8 @@ class QueueProgress:
         since, or have gone on while the machine slept, when the other clock stands still."""
         if self._emptied is None:
             return 0
-        asked_ms, told_ms = self._emptied
-        return max(0, min(told_ms, self._now_ms() - (self._clock_ms() - asked_ms)) - self._slack_ms)
+        asked_ms, by_host_ms = self._emptied
+        return max(0, min(by_host_ms, self._now_ms() - (self._clock_ms() - asked_ms)) - self._slack_ms)
 
     def lanes(self, checkpoint: str, *, until_deleted: bool = False) -> list[Progress]:
         """Return the lanes of a checkpoint: this process's own, and the shared one once it is known.

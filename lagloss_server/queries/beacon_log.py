@@ -105,7 +105,7 @@ class BeaconLog:
     def newest_ms(self) -> int:
         """Return the newest timestamp of all partitions (epoch ms); -1 if they hold no record."""
         newest = self._listed(OffsetSpec.max_timestamp(), self.partitions())
-        return max(int(found.timestamp) for found in newest.values())
+        return max(int(listed.timestamp) for listed in newest.values())
 
     def offsets_at(self, moment_ms: int) -> dict[int, int]:
         """Return for each partition the offset of the first record appended at or after this moment; its end if there
@@ -149,7 +149,7 @@ class BeaconLog:
         self._consumer.close()
 
     def _offsets(self, spec: OffsetSpec, partitions: Iterable[int]) -> dict[int, int]:
-        return {partition: found.offset for partition, found in self._listed(spec, partitions).items()}
+        return {partition: listed.offset for partition, listed in self._listed(spec, partitions).items()}
 
     @retry(retry=retry_if_exception(_is_of_the_moment), wait=wait_fixed(0.2), stop=stop_after_delay(5), reraise=True)
     def _listed(self, spec: OffsetSpec, partitions: Iterable[int]) -> dict[int, Any]:

@@ -130,7 +130,7 @@ def test_an_alerter_that_is_stopped_with_the_lead_in_its_hands_loses_it_and_send
 ) -> None:
     with ExitStack() as stack:
         processes = [stack.enter_context(alerter(database_url, receiver.url)) for _ in range(2)]
-        wait_for(lambda: leader_among(watched, processes) is not None, what="a leader")
+        wait_until(lambda: leader_among(watched, processes) is not None, 20, "for a leader")
         stopped = leader_among(watched, processes)
         stopped.send_signal(signal.SIGSTOP)
         began = time.monotonic()
