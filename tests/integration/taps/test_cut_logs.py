@@ -13,6 +13,7 @@ from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from taps.plan import Look, Suspect, TapPlan
 from taps.planner import lost_tails
 from taps.topic_reader import TopicReader
+from tests.support.cut_logs import cut, log_file
 
 TOPIC = "cut"
 KEPT, LOST, NEW = 3, 9, 30
@@ -33,19 +34,14 @@ def test_a_log_that_was_cut_short_and_has_grown_since_is_noticed(tmp_path: Path)
         admin.create_topics([NewTopic(TOPIC, 2, 1)])[TOPIC].result(20)
         produce(broker, 0, KEPT)
         produce(broker, 1, KEPT)
-        (log,) = (tmp_path / "kafka").rglob(f"{TOPIC}-1/00000000000000000000.log")
+        log = log_file(tmp_path / "kafka", TOPIC, 1)
         size = log.stat().st_size
         produce(broker, 1, LOST)
         reader = TopicReader(broker.bootstrap, TOPIC)
         look = reader.newest().look
         plan = TapPlan(1, look.at_ms, 8, 1 << 32, positions=look.ends, epochs=look.epochs)
         assert plan.positions == {0: KEPT, 1: KEPT + LOST}
-        broker.stop()
-        with log.open("r+b") as file:
-            file.truncate(size)
-        for path in (*log.parent.glob("*.snapshot"), *(tmp_path / "kafka").rglob(".kafka_cleanshutdown")):
-            path.unlink()
-        broker.start()
+        cut(broker, log, size)
         transaction = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": TOPIC, "log_level": 0})
         transaction.init_transactions(30)
         transaction.begin_transaction()
