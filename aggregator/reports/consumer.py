@@ -157,17 +157,27 @@ class ReportConsumer:
 
     def follow_deferred(self, reports: BeaconLog, look: Callable[[], Checkpoints]) -> bool:
         """Follow the next deferred reports of one pipeline, of each in turn; return whether there were any. `look`:
-        returns the checkpoints that are defined now, for reports read before."""
+        returns the checkpoints that are defined now, for reports read before.
+
+        Raises:
+            ReportsLost: retention has deleted some of them. That is noted.
+        """
+        try:
+            return self._follow_turn(reports, look)
+        except ReportsLost:  # noted in a transaction of its own
+            with self.engine.connect() as connection:
+                deferred = deferral.read_deferred(connection)
+            first: dict[int, ReportsPlace] = {}
+            for partition, offset in (marker for markers in deferred.values() for marker in markers.items()):
+                first[partition] = min(ReportsPlace(offset), first.get(partition, ReportsPlace(offset)))
+            self.pass_over_lost(reports, first)
+            raise
+
+    def _follow_turn(self, reports: BeaconLog, look: Callable[[], Checkpoints]) -> bool:
         waiting = set(self._waiting())
         with self.engine.connect() as connection:
-            deferred = deferral.read_deferred(connection)
-        if not deferred.keys() - waiting:
-            return False
-        first: dict[int, ReportsPlace] = {}
-        for partition, offset in (marker for markers in deferred.values() for marker in markers.items()):
-            first[partition] = min(ReportsPlace(offset), first.get(partition, ReportsPlace(offset)))
-        if any(first[at].offset < held.low for at, held in reports.watermarks().items() if at in first):
-            self.pass_over_lost(reports, first)
+            if not deferral.read_deferred(connection).keys() - waiting:
+                return False
         with self.engine.begin() as connection:
             hold_follower(connection)
             deferred = {

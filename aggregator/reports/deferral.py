@@ -73,7 +73,7 @@ def read_turn(
     """Read the next deferred reports of a pipeline, before these ends; return them, and the markers after them.
 
     Raises:
-        ReportsLost: retention has just deleted some of them.
+        ReportsLost: retention has deleted some of them.
     """
     held = log.watermarks()
     if any(offset < held[partition].low for partition, offset in markers.items()):

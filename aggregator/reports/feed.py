@@ -111,7 +111,11 @@ class ReportFeed:
         new = [partition for partition in self._log.partitions() if partition not in self._partitions]
         if new:
             topic, places = self._follower.topic, self._follower.places()
-            self._kafka.incremental_assign([_assigned(topic, at, places.get(at, ReportsPlace())) for at in new])
+            begins = [(at, places.get(at, ReportsPlace())) for at in new]
+            # by the epoch (-1: none) the client learns that other records lie before the offset than those followed
+            self._kafka.incremental_assign(
+                [TopicPartition(topic, at, place.offset, leader_epoch=place.epoch) for at, place in begins]
+            )
             self._partitions.update(new)
 
     def _read(self, ends_at: float) -> list[ReportRecord]:
@@ -143,13 +147,6 @@ class ReportFeed:
         """
         places = dict.fromkeys(self._partitions, ReportsPlace()) | self._follower.places()
         self._follower.pass_over_lost(self._log, places, partition)
-
-
-def _assigned(topic: str, partition: int, place: ReportsPlace) -> TopicPartition:
-    """Return where to begin; by the epoch the client learns that other records lie before it than those followed."""
-    if place.epoch < 0:
-        return TopicPartition(topic, partition, place.offset)
-    return TopicPartition(topic, partition, place.offset, leader_epoch=place.epoch)
 
 
 def _record(message: Message) -> ReportRecord:

@@ -114,7 +114,7 @@ class QueueProgress:
         """
         with self._lock:
             if self._emptied is None or asked_ms >= self._emptied[0]:
-                self._emptied = asked_ms, self._now_ms() - (self._clock_ms() - asked_ms)
+                self._emptied = asked_ms, self._by_host(asked_ms)
             gone = [
                 message
                 for message, held in self._held.items()
@@ -146,7 +146,11 @@ class QueueProgress:
         if self._emptied is None:
             return 0
         asked_ms, by_host_ms = self._emptied
-        return max(0, min(by_host_ms, self._now_ms() - (self._clock_ms() - asked_ms)) - self._slack_ms)
+        return max(0, min(by_host_ms, self._by_host(asked_ms)) - self._slack_ms)
+
+    def _by_host(self, moment_ms: int) -> int:
+        """Return a moment of `steady_ms` by the host's clock as it is now (epoch ms)."""
+        return self._now_ms() - (self._clock_ms() - moment_ms)
 
     def lanes(self, checkpoint: str, *, until_deleted: bool = False) -> list[Progress]:
         """Return the lanes of a checkpoint: this process's own, and the shared one once it is known.
