@@ -16,9 +16,11 @@ class Backlog(Protocol):
     presumed_partitions: int | None
     """Number of partitions to make blocks for before a broker was ever reached; None to make none."""
 
-    @property
-    def has_room(self) -> bool:
-        """True if the next flush can be put. Otherwise, beacons wait in the buffer."""
+    def make_room(self, report_seq: int) -> bool:
+        """Return True if the next flush can be put. Otherwise, beacons wait in the buffer.
+
+        `report_seq`: as for `put`.
+        """
 
     @property
     def waiting_bytes(self) -> int:
@@ -68,8 +70,7 @@ class MemoryBacklog:
     def __init__(self) -> None:
         self._flushes: deque[Flush] = deque()
 
-    @property
-    def has_room(self) -> bool:
+    def make_room(self, report_seq: int) -> bool:
         return not self._flushes
 
     def put(self, flush: Flush, report_seq: int) -> bool:

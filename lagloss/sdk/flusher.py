@@ -228,7 +228,7 @@ class Flusher:
         may_report = self._is_report_wanted or self._shipper.may_report
         partitions = self.outlet.partitions()
         self._partitions = partitions or self._partitions
-        if self._backlog.has_room:
+        if self._backlog.make_room(self._shipper.report_seq):
             self._take(self._read_progress if may_report else None)
         if partitions is None:
             return
@@ -290,7 +290,7 @@ class Flusher:
         Progress is not read: that may take seconds while brokers are away.
         """
         is_due = self.wake.is_set() or self._wait_s() <= 0
-        if is_due and not self._closing and self._backlog.has_room:
+        if is_due and not self._closing and self._backlog.make_room(self._shipper.report_seq):
             self._was_woken = self._was_woken or self.wake.is_set()
             self.wake.clear()
             self._flushed_at = time.monotonic()

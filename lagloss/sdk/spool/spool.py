@@ -57,8 +57,8 @@ class _Touched:
 class Spool:
     """A backlog on disk (see `lagloss.sdk.backlog.Backlog`).
 
-    While the disk fails (full, read-only, gone), flushes stay in memory one at a time, as without a spool, and the disk
-    is tried again every 10 s.
+    While the disk fails (full, read-only, gone), flushes stay in memory one at a time, as without a spool. The disk is
+    tried again every 10 s, and then takes the one in memory too.
 
     Args:
         account: of the flushes that were shipped.
@@ -94,6 +94,8 @@ class Spool:
         """Time of the latter's drain, epoch ms."""
         self._in_memory: deque[Flush] = deque()
         """Flushes after those on disk."""
+        self._before_current: dict[TallyKey, Tally] = {}
+        """Tallies that the first of them changes, as they stood when it became the head."""
         self._is_stale = False
         """True if a flush was accounted for that is not in the files, and perhaps in no report either."""
         self._is_kept = False
@@ -114,36 +116,44 @@ class Spool:
         """Size of its files: of all unreported flushes, and at most two files more."""
         return sum(segment.size for segment in self._segments)
 
-    @property
-    def has_room(self) -> bool:
-        return not any(map(_has_content, self._in_memory)) and (
-            self._disk_is_done or self.waiting_bytes < self._max_bytes
-        )
+    def make_room(self, report_seq: int) -> bool:
+        self._write_kept(report_seq)
+        return not self._keeps_content and (self._disk_is_done or self.waiting_bytes < self._max_bytes)
 
     @property
     def is_durable(self) -> bool:
-        return not self._is_stale and not any(map(_has_content, self._in_memory))
+        return not self._is_stale and not self._keeps_content
+
+    @property
+    def _keeps_content(self) -> bool:
+        return any(map(_has_content, self._in_memory))
 
     def put(self, flush: Flush, report_seq: int) -> bool:
         """Add a flush; see `Backlog.put`. An empty one is written every 10 s, and only if nothing waits."""
-        if not any(map(_has_content, self._in_memory)):
+        self._write_kept(report_seq)
+        if not self._keeps_content:
             self._in_memory.clear()  # this one makes all of their claims
             self._current = self._current if not self._disk_is_done else None
         is_quiet = not _has_content(flush)
         if is_quiet and abs(flush.observed_until_ms - self._ticked_ms) < TICK_MS:
             return self._keep(flush)
-        if self._in_memory or self._is_stale or time.monotonic() < self._not_before:
+        if self._in_memory or not self._may_write or not self._write(flush, self._account.tally, report_seq):
             return self._keep(flush)
-        try:
-            self._write(flush, report_seq)
-        except OSError as error:
-            self._not_before = time.monotonic() + RETRY_S
-            self._note(error)
-            return self._keep(flush)
-        self._newest = flush if self._disk_is_done else None
-        self._written = flush.number
-        self._ticked_ms = flush.observed_until_ms
         return True
+
+    def _write_kept(self, report_seq: int) -> None:
+        """Write the flushes that a failing disk did not take, if it may be tried again."""
+        while self._keeps_content and self._may_write:
+            flush = self._in_memory[0]
+            # Of the head, blocks may be in the account already.
+            before = self._before_current.get if flush is self._current else self._account.tally
+            if not self._write(flush, before, report_seq):
+                return
+            self._in_memory.popleft()
+
+    @property
+    def _may_write(self) -> bool:
+        return not self._is_stale and time.monotonic() >= self._not_before
 
     @property
     def _disk_is_done(self) -> bool:
@@ -154,21 +164,32 @@ class Spool:
         self._in_memory.append(flush)
         return not _has_content(flush)
 
-    def _write(self, flush: Flush, report_seq: int) -> None:
+    def _write(self, flush: Flush, before: Callable[[TallyKey], Tally | None], report_seq: int) -> bool:
+        """Write a flush; return False if the disk failed. `before`: state of a tally before this flush, if nothing on
+        disk waits to change it.
+        """
+        try:
+            self._append(flush, before, report_seq)
+        except OSError as error:
+            self._not_before = time.monotonic() + RETRY_S
+            self._note(error)
+            return False
+        self._newest = flush if self._disk_is_done else None
+        self._written = flush.number
+        self._ticked_ms = flush.observed_until_ms
+        return True
+
+    def _append(self, flush: Flush, before: Callable[[TallyKey], Tally | None], report_seq: int) -> None:
         if not self._segments or self._segments[-1].size >= self._segment_bytes:
             self._begin_segment()
             if self._disk_is_done:
                 self._touched.clear()
         tail = self._segments[-1]
-        # A tally that is not among the touched has nothing waiting: the account has its state before this flush.
-        fresh = self._as_they_stand(flush.keys - self._touched.keys())
+        fresh = _existing(flush.keys - self._touched.keys(), before)
         tail.append(tally_frames(fresh) + flush_frames(flush, self._written, report_seq, self._account.final_through))
         tail.last = flush.number
         for key in flush.keys:
             self._touched.setdefault(key, _Touched(tail.number, tail.number)).last = tail.number
-
-    def _as_they_stand(self, keys: Iterable[TallyKey]) -> dict[TallyKey, Tally]:
-        return {key: tally for key in keys if (tally := self._account.tally(key)) is not None}
 
     def _begin_segment(self) -> None:
         self._begun += 1
@@ -190,8 +211,14 @@ class Spool:
 
     def _next(self) -> Flush | None:
         if self._disk_is_done:
-            return self._in_memory[0] if self._in_memory else None
+            return self._next_kept()
         return self._newest or self._next_read()
+
+    def _next_kept(self) -> Flush | None:
+        if not self._in_memory:
+            return None
+        self._before_current = _existing(self._in_memory[0].keys, self._account.tally)
+        return self._in_memory[0]
 
     def _next_read(self) -> Flush:
         """Return the next flush from disk. Damage that no summary accounts for makes it blind."""
@@ -262,7 +289,7 @@ class Spool:
         moved = [key for key, touched in self._touched.items() if touched.base <= oldest.number]
         try:
             if moved:
-                following.write_base(tally_frames(self._as_they_stand(moved)))
+                following.write_base(tally_frames(_existing(moved, self._account.tally)))
         except OSError as error:
             self._is_kept = True
             self._note(error)
@@ -300,6 +327,10 @@ class Spool:
     def detach_after_fork(self) -> None:
         """Close this process's copies of the descriptors; the lock stays with the parent."""
         self.close(settled=False)
+
+
+def _existing(keys: Iterable[TallyKey], tally_of: Callable[[TallyKey], Tally | None]) -> dict[TallyKey, Tally]:
+    return {key: tally for key in keys if (tally := tally_of(key)) is not None}
 
 
 def _has_content(flush: Flush) -> bool:

@@ -7,7 +7,7 @@ import os
 import random
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Container
 from pathlib import Path
 
@@ -34,6 +34,21 @@ NOW_MS = time.time_ns() // 1_000_000
 START_S = NOW_MS // 60_000 * 60
 Place = tuple[str, int]
 """Checkpoint and window."""
+NEVER = float("inf")
+
+
+class FlakyLog(MemoryOutlet):
+    """A log that acknowledges a number of records, and then nothing until it may again."""
+
+    allowance = NEVER
+
+    def poll(self, timeout_s: float) -> None:
+        waiting = self._waiting
+        while waiting and self.allowance:
+            self.allowance -= 1
+            self._waiting = deque([waiting.popleft()])
+            super().poll(timeout_s)
+        self._waiting = waiting
 
 
 class Life:
@@ -63,14 +78,24 @@ class Life:
         for number in range(beacons):
             self.buffer.values.extend(("in", f"{self.drain.taken}-{number}", start_s * 1000, NOW_MS * 10**6, None))
 
-    def put(self) -> bool:
+    def put(self) -> None:
+        if not self.spool.make_room(self.shipper.report_seq):
+            return
+        self.note_durable()
         self.now_ms += 1_000
         flush = self.drain.take(self.now_ms, (), 8, 1 << 32)
         is_durable = self.spool.put(flush, self.shipper.report_seq)
         for block in flush.blocks:
-            put_in = self.durable if is_durable else self.fleeting
-            put_in[f"mid.{block.increment.key.place}", block.increment.key.window_start] += block.increment.beacons
-        return is_durable
+            self.fleeting[f"mid.{block.increment.key.place}", block.increment.key.window_start] += (
+                block.increment.beacons
+            )
+        assert not flush.blocks or is_durable == self.spool.is_durable
+        self.note_durable()
+
+    def note_durable(self) -> None:
+        if self.spool.is_durable:
+            self.durable += self.fleeting
+            self.fleeting.clear()
 
     def ship(self, *, report: bool = True) -> bool:
         flush = self.spool.head()
@@ -81,7 +106,18 @@ class Life:
         self.spool.shipped(flush, positions)
         if (report or self.spool.wants_report) and self.shipper.report():
             self.spool.reported(self.shipper.report_seq)
+            self.note_durable()
         return True
+
+    def ship_part(self, log: FlakyLog, records: int) -> None:
+        """Begin to ship the oldest flush, of which the log acknowledges so many blocks at most."""
+        log.allowance = records
+        flush = self.spool.head()
+        if flush is not None:
+            positions = self.shipper.ship(flush, until=lambda: NEVER if log.allowance else -NEVER)
+            if positions is not None:
+                self.spool.shipped(flush, positions)
+        log.allowance = NEVER
 
     def die(self) -> None:
         self.spool.close(settled=False)
@@ -139,6 +175,7 @@ STEPS = st.lists(
         st.tuples(st.just("observe"), st.integers(1, 40), st.integers(0, 3)),
         st.tuples(st.just("put")),
         st.tuples(st.just("ship"), st.booleans()),
+        st.tuples(st.just("ship part"), st.integers(0, 5)),
         st.tuples(st.just("disk"), st.booleans()),
     ),
     max_size=40,
@@ -151,7 +188,7 @@ def test_after_a_crash_at_any_time_what_was_flushed_is_in_the_log_once_and_in_th
     steps: list[tuple[object, ...]],
 ) -> None:
     with tempfile.TemporaryDirectory() as below:
-        log = MemoryOutlet()
+        log = FlakyLog()
         life = Life(Path(below), log)
         broken = False
         real_write = os.write
@@ -168,10 +205,12 @@ def test_after_a_crash_at_any_time_what_was_flushed_is_in_the_log_once_and_in_th
                 match step:
                     case ("observe", int(beacons), int(windows_ago)):
                         life.observe(beacons, windows_ago)
-                    case ("put",) if life.spool.has_room:
+                    case ("put",):
                         life.put()
                     case ("ship", bool(report)):
                         life.ship(report=report)
+                    case ("ship part", int(records)):
+                        life.ship_part(log, records)
                     case ("disk", bool(broken)):
                         pass
         before = newest(log, life.identity.emitter)
@@ -192,6 +231,36 @@ def test_after_a_crash_at_any_time_what_was_flushed_is_in_the_log_once_and_in_th
         assert [report.seq for report in told] == sorted({report.seq for report in told})
         assert not is_known or told[-1].closed
         assert not list(Path(below).iterdir())
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 400), st.integers(0, 3), st.integers(0, 40), st.booleans())
+def test_a_flush_that_a_full_disk_refused_is_spooled_later_though_a_part_of_it_was_shipped(
+    before: int, records: int, after: int, reported: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as below, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lagloss.sdk.spool.spool.RETRY_S", 0.0)
+        log = FlakyLog()
+        life = Life(Path(below), log)
+        life.observe(before, windows_ago=0)
+        life.put()
+        life.ship(report=reported)
+        with pytest.MonkeyPatch.context() as full:
+            full.setattr("lagloss.sdk.spool.directory.os.write", no_space)
+            for windows_ago in range(4):
+                life.observe(50, windows_ago)
+            life.put()
+            life.ship_part(log, records)
+            life.put()
+        assert sum(life.durable.values()) == before
+        life.observe(after, windows_ago=0)
+        life.put()
+        assert sum(life.durable.values()) == before + 200 + after
+        life.die()
+        settle(Path(below), log)
+        emitter = life.identity.emitter
+        assert in_log(log, emitter) == life.durable
+        assert {place: tally.beacons for place, tally in newest(log, emitter).items()} == life.durable
 
 
 @settings(max_examples=50)
@@ -386,6 +455,36 @@ def test_a_spool_takes_what_memory_has_no_room_for_and_stops_at_its_size(tmp_pat
         assert stats.spooled_bytes < 20_000
     (tally,) = newest(log, emitter.id).values()
     assert (tally.beacons, tally.dropped) == (stats.sent, stats.dropped)
+
+
+def test_a_disk_that_was_full_for_a_moment_while_the_broker_is_away_takes_what_waits_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lagloss.sdk.spool.spool.RETRY_S", 0.05)
+    log = MemoryOutlet(down=True)
+    with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path, max_buffered=10) as emitter:
+        with monkeypatch.context() as full:
+            full.setattr("lagloss.sdk.spool.directory.os.write", no_space)
+            assert all(emitter.received(f"a{number}", NOW_MS) for number in range(5))
+            mark = emitter.mark()
+            emitter.request_flush()
+            wait_for(lambda: emitter.stats().errors > 1)
+            assert not emitter.acknowledged(mark)
+        for flush in range(4):
+            emitter.request_flush()
+            wait_for(lambda: emitter.stats().buffered == 0)
+            assert all(emitter.received(f"b{flush}-{number}", NOW_MS) for number in range(10))
+        wait_for(lambda: emitter.acknowledged(mark))
+        assert not log.records
+        log.down = False
+        assert emitter.flush()
+        assert (emitter.stats().sent, emitter.stats().dropped) == (45, 0)
+    (tally,) = newest(log, emitter.id).values()
+    assert (tally.beacons, tally.dropped) == (45, 0)
+
+
+def no_space(descriptor: int, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, "no space left on device")
 
 
 def test_a_directory_that_cannot_be_written_leaves_the_host_with_memory(
