@@ -19,10 +19,10 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from lagloss.broker.connection import Cluster, KafkaConnection
-from lagloss.broker.errors import BrokerRefusals, has_stale_metadata, kafka_error, needs
+from lagloss.broker.errors import NOT_ALLOWED, BrokerRefusals, has_stale_metadata, kafka_error, needs
 from lagloss.broker.partition_bounds import Key
 from taps.plan import Look, PartitionLog
 
@@ -187,6 +187,20 @@ class ClusterTopics:
             partition: offset if offset >= 0 else self._answer(topic, ends[topic, partition], deadline).offset
             for partition, offset in offsets.items()
         }
+
+    def allows_unclean_election(self, topic: str) -> bool:
+        """Return whether a partition may get a leader that lacks acknowledged records; False, as by default, if an ACL
+        for the topic's settings is missing."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        future = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
+        try:
+            settings = self._answer(topic, future, time.monotonic() + TIMEOUT_S)
+        except KafkaException as error:
+            if kafka_error(error).code() in NOT_ALLOWED:
+                return False
+            raise
+        setting = settings.get("unclean.leader.election.enable")
+        return setting is not None and bool(setting.value == "true")
 
     def _look_at_all(self) -> None:
         asked_at = time.monotonic()

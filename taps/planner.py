@@ -97,12 +97,17 @@ def lost_tails(last: TapPlan, look: Look, shown: Mapping[int, int], whole_until:
     known = {at: max(last.positions.get(at, 0), shown.get(at, 0)) for at in look.logs}
     suspects = {
         partition: Suspect(log.start, min(known[partition], log.end), last.epochs[partition], log.epoch)
-        for partition, log in look.logs.items()
-        if log.start < min(known[partition], log.end) and 0 <= last.epochs.get(partition, -1) < log.epoch
+        for partition in newly_led(last, look)
+        if (log := look.logs[partition]).start < min(known[partition], log.end)
     }
     whole = {partition: log.end for partition, log in look.logs.items()}
     whole |= whole_until(suspects) if suspects else {}
     return {partition: end for partition, end in whole.items() if end < known[partition]}
+
+
+def newly_led(last: TapPlan, look: Look) -> set[int]:
+    """Return the partitions that have another leader than by the last plan."""
+    return {partition for partition, epoch in look.epochs.items() if 0 <= last.epochs.get(partition, -1) < epoch}
 
 
 def newest_epochs(last: TapPlan, look: Look) -> dict[int, int]:

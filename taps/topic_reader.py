@@ -151,6 +151,10 @@ class TopicReader:
         """Return the offsets that these partitions hold now."""
         return self._topics.look(self.topic, partitions)
 
+    def allows_unclean_election(self) -> bool:
+        """Return whether a partition may get a leader that lacks acknowledged records."""
+        return self._topics.allows_unclean_election(self.topic)
+
     def starts_at(self, moment_ms: int, partitions: Iterable[int]) -> dict[int, int]:
         """Return by partition the offset of the first record whose timestamp is at or after a moment; its end if there
         is none."""

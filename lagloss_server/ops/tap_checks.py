@@ -129,6 +129,8 @@ def _judge_topic(name: str, topic: str, described: Any, config: Any, *, is_sent_
         return Check(name, "warn", f"{problem}; cannot read its settings: {why}", _ACLS)
     if is_sent_to and config["message.timestamp.type"].value != "LogAppendTime":
         problem += "; CreateTime: lags at its `out` depend on the producers' clocks"
+    if (unclean := config.get("unclean.leader.election.enable")) is not None and unclean.value == "true":
+        problem += "; unclean leader elections are allowed: windows in which a partition gets a new leader are unknown"
     if "compact" in config["cleanup.policy"].value.split(","):
         problem += "; compacted: losses cannot be measured, since records are removed once a newer one has their key"
         return Check(

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import ClassVar, Final
 
@@ -26,11 +27,15 @@ from confluent_kafka.admin import (
     PartitionMetadata,
     ResourceType,
 )
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
 from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.taps import TapRow
 from tests.histories.cluster import BROKERS, POSTGRES, SERVICES, Cluster, wait
 from tests.histories.net import RECEIVER
-from tests.histories.traffic import NODES, TOPICS
+from tests.histories.traffic import NODES, TAPPED, TOPICS
 
 APPS: Final = tuple(role.host for role in NODES)
 HOOK: Final = "hook"
@@ -519,9 +524,21 @@ class UncleanElection(Nemesis):
             self.cluster.programs[name].start()
         try:
             wait(self.cluster.in_sync, 120, "all in sync", self.cluster)
+            with suppress(TimeoutError):  # of taps that cannot look, for another fault, the next look is too late
+                wait(partial(self._taps_have_looked, time.time()), 60, "looks of taps", self.cluster)
         finally:
             self.away.append((self._since, time.time()))
             self._allow("false")
+
+    def _taps_have_looked(self, since_s: float) -> bool:
+        """Return whether taps have asked what is allowed; what is allowed for a moment only, no tap can know of."""
+        tap = table_of(TapRow)
+        try:
+            with self.cluster.store.engine.connect() as connection:
+                plans = connection.execute(select(tap.c.plan).where(tap.c.pipeline == TAPPED)).scalars().all()
+        except SQLAlchemyError:
+            return False
+        return all(plan["planned_at_ms"] > since_s * 1000 for plan in plans)
 
     def _partitions(self) -> Iterable[PartitionMetadata]:
         return self.cluster.admin.list_topics(BEACONS, timeout=3).topics[BEACONS].partitions.values()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from taps.plan import Look, Suspect, TapPlan
@@ -38,6 +38,7 @@ def test_a_log_that_was_cut_short_and_has_grown_since_is_noticed(tmp_path: Path)
         size = log.stat().st_size
         produce(broker, 1, LOST)
         reader = TopicReader(broker.bootstrap, TOPIC)
+        assert not reader.allows_unclean_election()
         look = reader.newest().look
         plan = TapPlan(1, look.at_ms, 8, 1 << 32, positions=look.ends, epochs=look.epochs)
         assert plan.positions == {0: KEPT, 1: KEPT + LOST}
@@ -63,4 +64,8 @@ def test_a_log_that_was_cut_short_and_has_grown_since_is_noticed(tmp_path: Path)
         suspect = Suspect(0, KEPT, plan.epochs[1], look.epochs[1] + 1)
         with pytest.raises(KafkaException):  # by a leader that is not the newest
             reader.whole_until({1: suspect})
+        entry = ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(20)
+        assert reader.allows_unclean_election()
         reader.close()

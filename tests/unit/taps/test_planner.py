@@ -19,6 +19,7 @@ from taps.planner import (
     beginning,
     lost_tails,
     newest_epochs,
+    newly_led,
 )
 
 FIRST = TapPlan(0, 0, 8, 1 << 32, positions={0: 0, 1: 0})
@@ -193,6 +194,12 @@ def test_a_lost_tail_is_seen_by_the_end_of_the_log_or_asked_for_where_it_has_ano
         4: Suspect(0, 8, 2, 4),
         6: Suspect(0, 10, 2, 3),
     }
+
+
+def test_a_partition_has_another_leader_if_its_epoch_is_newer_than_that_which_is_known() -> None:
+    last = replace(FIRST, epochs={0: 6, 1: 6, 2: 6, 3: -1})
+    logs = {at: PartitionLog(0, 1, 1, epoch) for at, epoch in enumerate((5, 6, 7, 7, 7))}
+    assert newly_led(last, Look(20, logs)) == {2}
 
 
 def test_the_epoch_of_a_leader_that_does_not_know_of_its_end_is_not_taken() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from taps.cluster_topics import SharedLook, TopicEnds
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.outlet import SharedOutlet, TapOutlet
-from taps.plan import Look, OffsetSpan, PartitionLog, TapPlan
+from taps.plan import Look, OffsetSpan, PartitionLog, Suspect, TapPlan
 from taps.pool import TurnPool
 from taps.records import TapCounts
 from taps.rounds import TapRounds
@@ -35,6 +35,8 @@ class Topics:
 
     def __init__(self) -> None:
         self.ends_of: dict[str, int] = {}
+        self.epochs_of: dict[str, int] = {}
+        self.unclean: set[str] = set()
         self.looks = 0
         self.is_away = False
 
@@ -42,14 +44,17 @@ class Topics:
         if self.is_away:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         asked_at, at_ms = time.monotonic(), time.time_ns() // 1_000_000
-        return TopicEnds(at_ms, at_ms, asked_at, {place: self.ends_of[place[0]] for place in places})
+        epochs = {place: self.epochs_of.get(place[0], 3) for place in places}
+        return TopicEnds(at_ms, at_ms, asked_at, {place: self.ends_of[place[0]] for place in places}, epochs)
 
     def look(self, topic: str) -> SharedLook:
         self.looks += 1
         if self.is_away:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         end, at_ms = self.ends_of[topic], time.time_ns() // 1_000_000
-        return SharedLook("id", Look(at_ms, {0: PartitionLog(0, end, end)}), time.monotonic())
+        return SharedLook(
+            "id", Look(at_ms, {0: PartitionLog(0, end, end, self.epochs_of.get(topic, 3))}), time.monotonic()
+        )
 
     def want(self, topics: set[str]) -> None:
         pass
@@ -59,8 +64,11 @@ class Reader:
     def __init__(self, topics: Topics, topic: str) -> None:
         self.topic, self._topics = topic, topics
 
-    def whole_until(self, _: object) -> dict[int, int]:
-        raise AssertionError("no partition has another leader")
+    def whole_until(self, suspects: Mapping[int, Suspect]) -> dict[int, int]:
+        return {partition: suspect.position for partition, suspect in suspects.items()}
+
+    def allows_unclean_election(self) -> bool:
+        return self.topic in self._topics.unclean
 
     def newest(self, after: float) -> SharedLook:
         look = self._topics.look(self.topic)
@@ -207,6 +215,18 @@ def test_a_topic_that_grows_wakes_its_tap_which_knows_when_it_had_not_grown(worl
     until(lambda: world.runners[emitter].resting is not None)
     others = [plan for other, plans in world.carried_out.items() if other != emitter for plan in plans if plan.spans]
     assert not others
+
+
+def test_records_of_a_new_leader_that_may_lack_some_count_as_gone_once(world: World) -> None:
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    first, second, *_ = world.runners
+    world.topics.unclean = {"t0"}
+    world.topics.epochs_of = {"t0": 4, "t1": 4}
+    plans = world.carried_out
+    until(lambda: all(plans[emitter][-1].epochs == {0: 4} for emitter in (first, second)))
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    assert [dict(plan.gone) for plan in plans[first] if plan.gone] == [{0: 1}]
+    assert not any(plan.gone or plan.spans for plan in plans[second])
 
 
 def test_a_tap_that_another_process_took_reports_no_more_and_the_others_go_on(world: World) -> None:

@@ -94,6 +94,12 @@ def test_append_times_are_the_brokers(tapped: Tapped) -> None:
     assert tapped.checks()["topic TOPIC"].finding == "2 partitions"
 
 
+def test_unclean_elections_leave_windows_unknown(tapped: Tapped) -> None:
+    tapped.make_topic(unclean_leader_election_enable="true")
+    found = tapped.checks()["topic TOPIC"]
+    assert (found.verdict, "unclean leader elections are allowed" in found.finding) == ("ok", True)
+
+
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_a_compacted_topic_is_no_set_to_compare_with(tapped: Tapped, policy: str) -> None:
     tapped.make_topic(cleanup_policy=policy)
