@@ -17,7 +17,8 @@ class Backlog(Protocol):
     """Number of partitions to make blocks for before a broker was ever reached; None to make none."""
 
     def make_room(self, report_seq: int) -> bool:
-        """Return True if the next flush can be put. Otherwise, beacons wait in the buffer.
+        """Try again to write what could not be written, and return True if the next flush can be put. Otherwise,
+        beacons wait in the buffer.
 
         `report_seq`: as for `put`.
         """

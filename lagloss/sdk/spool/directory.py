@@ -111,15 +111,24 @@ class Segment:
             OSError: the disk failed.
         """
         try:
+            self.trim()
             view = memoryview(data)
             while view:
                 view = view[os.write(self.descriptor, view) :]
             os.fdatasync(self.descriptor)
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self.descriptor, self.size)
+                self.trim()
             raise
         self.size += len(data)
+
+    def trim(self) -> None:
+        """Remove what an append that failed has left, if the disk did not let it do that itself.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        os.ftruncate(self.descriptor, self.size)
 
     def read(self, start: int) -> bytes:
         """Return its content from `start` on; less if the disk fails."""

@@ -162,7 +162,7 @@ class Spool:
 
     def _keep(self, flush: Flush) -> bool:
         self._in_memory.append(flush)
-        return not _has_content(flush)
+        return not self._keeps_content
 
     def _write(self, flush: Flush, before: Callable[[TallyKey], Tally | None], report_seq: int) -> bool:
         """Write a flush; return False if the disk failed. `before`: state of a tally before this flush, if nothing on
@@ -182,9 +182,9 @@ class Spool:
     def _append(self, flush: Flush, before: Callable[[TallyKey], Tally | None], report_seq: int) -> None:
         if not self._segments or self._segments[-1].size >= self._segment_bytes:
             self._begin_segment()
-            if self._disk_is_done:
-                self._touched.clear()
         tail = self._segments[-1]
+        if self._disk_is_done and not tail.last:
+            self._touched.clear()
         fresh = _existing(flush.keys - self._touched.keys(), before)
         tail.append(tally_frames(fresh) + flush_frames(flush, self._written, report_seq, self._account.final_through))
         tail.last = flush.number
@@ -287,7 +287,11 @@ class Spool:
         for key in [key for key, touched in self._touched.items() if touched.last <= oldest.number]:
             del self._touched[key]
         moved = [key for key, touched in self._touched.items() if touched.base <= oldest.number]
+        if moved and self._shipped > oldest.last:  # their state between the two files is not known any more
+            self._is_kept = True
+            return
         try:
+            self._segments[-1].trim()  # recovery may find a flush there whose base is in the oldest file
             if moved:
                 following.write_base(tally_frames(_existing(moved, self._account.tally)))
         except OSError as error:
