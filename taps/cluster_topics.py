@@ -22,7 +22,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from lagloss.broker.connection import Cluster, KafkaConnection
-from lagloss.broker.errors import NOT_ALLOWED, BrokerRefusals, has_stale_metadata, kafka_error, needs
+from lagloss.broker.errors import NOT_ALLOWED, NOT_SUPPORTED, BrokerRefusals, has_stale_metadata, kafka_error, needs
 from lagloss.broker.partition_bounds import Key
 from taps.plan import Look, PartitionLog
 
@@ -189,14 +189,14 @@ class ClusterTopics:
         }
 
     def allows_unclean_election(self, topic: str) -> bool:
-        """Return whether a partition may get a leader that lacks acknowledged records; False, as by default, if an ACL
-        for the topic's settings is missing."""
+        """Return whether a partition may get a leader that lacks acknowledged records; False, Kafka's default, where
+        brokers do not tell a topic's settings, or an ACL for them is missing."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         future = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
         try:
             settings = self._answer(topic, future, time.monotonic() + TIMEOUT_S)
         except KafkaException as error:
-            if kafka_error(error).code() in NOT_ALLOWED:
+            if kafka_error(error).code() in NOT_ALLOWED | NOT_SUPPORTED:
                 return False
             raise
         setting = settings.get("unclean.leader.election.enable")

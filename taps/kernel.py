@@ -330,7 +330,7 @@ class BlockMaker:
         return {window * WINDOW_S for window in windows}
 
     def drop_gone(self, plan: TapPlan, gone: int, blocks: Blocks) -> None:
-        """Count offsets that retention deleted unread, in every window that they may have been of."""
+        """Count offsets that were deleted unread, or may have been, in every window that they may have been of."""
         if not gone:
             return
         blocks.counts.gone += gone

@@ -119,7 +119,7 @@ class TapPlan:
         partitions, sample: of the beacons topic and the pipeline, as the blocks are made.
         spans: what to read.
         gone: number of offsets by partition that retention deleted before they were planned; 1 where the tap begins at
-            an offset before which there may be records of its windows, or a new leader may lack some.
+            an offset before which there may be records of its windows, and where a new leader may lack records.
         positions: next offset to plan, by partition.
         epochs: of the leaders in whose logs these are, by partition.
         until_ms: by partition, everything appended before was read (of a group: taken in).

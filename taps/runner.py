@@ -240,11 +240,11 @@ class TapRunner(PlanRunner[TapPlan]):
         else:
             shown = self._look.ends if self._look is not None else {}
             tails = lost_tails(last, topic.look, shown, self._reader.whole_until)
-            unseen = self._perhaps_lost_unseen(last, topic.look)
+            unseen = self._perhaps_lost_unseen(newly_led(last, topic.look) - tails.keys())
             if not tails:
                 return last, unseen
             before = {partition: min(end, last.positions.get(partition, 0)) for partition, end in tails.items()}
-            begun = Beginning({**last.positions, **before}, {**unseen, **dict.fromkeys(tails, 1)})
+            begun = Beginning({**last.positions, **before}, unseen | dict.fromkeys(tails, 1))
             log.warning("topic truncated", tap=self._tap.source, ends=tails)
             commits = {
                 partition: tuple(mark for mark in marks if mark.offset <= tails.get(partition, mark.offset))
@@ -255,14 +255,13 @@ class TapRunner(PlanRunner[TapPlan]):
         self._planner = self._new_planner()
         return replace(last, positions=begun.positions), begun.gone
 
-    def _perhaps_lost_unseen(self, last: TapPlan, look: Look) -> dict[int, int]:
-        """Return what counts as gone of partitions with a new leader that may lack what the one before had acknowledged
-        since the last look."""
-        led = newly_led(last, look)
-        if not led or not self._reader.allows_unclean_election():
+    def _perhaps_lost_unseen(self, led_anew: Collection[int]) -> dict[int, int]:
+        """Return what counts as gone of partitions with a new leader, which may lack what the one before had
+        acknowledged since the last look."""
+        if not led_anew or not self._reader.allows_unclean_election():
             return {}
-        log.warning("new leader may lack records", tap=self._tap.source, partitions=sorted(led))
-        return dict.fromkeys(led, 1)
+        log.warning("new leader may lack records", tap=self._tap.source, partitions=sorted(led_anew))
+        return dict.fromkeys(led_anew, 1)
 
     def _begin(self, partitions: Iterable[int]) -> Beginning:
         """Return where to begin in a topic that was never read."""

@@ -34,6 +34,10 @@ NOT_ALLOWED: Final = frozenset(
     }
 )
 """Codes of a broker that misses an ACL."""
+NOT_SUPPORTED: Final = frozenset(
+    {KafkaError.UNSUPPORTED_VERSION, KafkaError.INVALID_REQUEST, KafkaError._UNSUPPORTED_FEATURE}
+)
+"""Codes of a broker, or of the client about a broker, that does not know a request."""
 _NO_ANSWER: Final = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
 _UNKNOWN: Final = frozenset(
     {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
