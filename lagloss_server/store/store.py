@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -192,12 +191,13 @@ class Store:
         """
         if not is_own:
             demand_unreserved([*(definition.name for definition in definitions), *deleted])
-        now_ms = int(time.time() * 1000) if now_ms is None else now_ms
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
-            versions = [_apply(connection, definition, now_ms, max_per_day) for definition in definitions]
+            # after the lock: with the time before a long wait, it would be in force in windows that are closed
+            at_ms = _now_ms(connection) if now_ms is None else now_ms
+            versions = [_apply(connection, definition, at_ms, max_per_day) for definition in definitions]
             for name in deleted:
-                if not _delete(connection, name, now_ms):
+                if not _delete(connection, name, at_ms):
                     raise self._unknown(name)
             if definitions:
                 remedy = "Delete one with `lagloss delete NAME`."
@@ -541,6 +541,11 @@ def _delete(connection: Connection, name: str, now_ms: int) -> bool:
     connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
     audit.note(connection, "definition.delete", name, [name])
     return True
+
+
+def _now_ms(connection: Connection) -> int:
+    """Return the database's clock, which is the same for all who apply."""
+    return int(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one() * 1000)
 
 
 def _demand_room(connection: Connection, name: str, now_ms: int, max_per_day: int) -> None:
