@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
@@ -162,6 +162,10 @@ class TapPlan:
     def records(self) -> int:
         """Upper bound of the records to read: offsets, with markers of transactions among them."""
         return sum(span.end - span.start for span in self.spans)
+
+    def as_of(self, now_ms: int) -> Self:
+        """Return the plan without what it says of times, if it was made at a later one: the clock was ahead then."""
+        return self if self.planned_at_ms <= now_ms else replace(self, until_ms={}, through_ms=0)
 
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON; `of` reads it back."""

@@ -202,7 +202,10 @@ class TapRunner(PlanRunner[TapPlan]):
             self._metrics.count_unreadable(self._tap, commits.unreadable)
         topic = self._reader.newest(max(self._owned_from, self._look_after, commits.topic_after if commits else 0.0))
         self._looked_at = topic.asked_at
-        last, gone = self._resumed(self._rested(last, topic), topic)
+        timely = last.as_of(topic.look.at_ms)
+        if timely is not last:
+            self._planner = self._new_planner()
+        last, gone = self._resumed(self._rested(timely, topic), topic)
         self._look = topic.look
         last = replace(last, is_spread=self._engine.is_spread)
         following = self._planner.plan(last, topic.look, commits, self._engine.limit)

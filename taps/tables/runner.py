@@ -48,6 +48,7 @@ class TableRunner(PlanRunner[TablePlan]):
         last = self._made_for(last)
         self._looked_at = time.monotonic()
         read = self._reader.read(last.position, self._running.since_ms)
+        last = last.as_of(read.by_ms)
         if read.break_:
             log.warning("table rows may be missing", tap=self._tap.source, reason=read.break_)
         after_ms = last.through_ms if last.is_complete else 0

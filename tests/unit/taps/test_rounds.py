@@ -37,13 +37,18 @@ class Topics:
         self.ends_of: dict[str, int] = {}
         self.epochs_of: dict[str, int] = {}
         self.unclean: set[str] = set()
+        self.ahead_ms = 0
+        """Of the clock."""
         self.looks = 0
         self.is_away = False
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.ahead_ms
 
     def ends(self, places: set[tuple[str, int]]) -> TopicEnds:
         if self.is_away:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        asked_at, at_ms = time.monotonic(), time.time_ns() // 1_000_000
+        asked_at, at_ms = time.monotonic(), self.now_ms()
         epochs = {place: self.epochs_of.get(place[0], 3) for place in places}
         return TopicEnds(at_ms, at_ms, asked_at, {place: self.ends_of[place[0]] for place in places}, epochs)
 
@@ -51,7 +56,7 @@ class Topics:
         self.looks += 1
         if self.is_away:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        end, at_ms = self.ends_of[topic], time.time_ns() // 1_000_000
+        end, at_ms = self.ends_of[topic], self.now_ms()
         return SharedLook(
             "id", Look(at_ms, {0: PartitionLog(0, end, end, self.epochs_of.get(topic, 3))}), time.monotonic()
         )
@@ -215,6 +220,19 @@ def test_a_topic_that_grows_wakes_its_tap_which_knows_when_it_had_not_grown(worl
     until(lambda: world.runners[emitter].resting is not None)
     others = [plan for other, plans in world.carried_out.items() if other != emitter for plan in plans if plan.spans]
     assert not others
+
+
+def test_a_clock_that_was_ahead_leaves_no_claims_of_later_times_once_it_is_right(world: World) -> None:
+    emitter = next(iter(world.runners))
+    plans = world.carried_out[emitter]
+    world.topics.ahead_ms = 600_000
+    world.topics.ends_of["t0"] = 9
+    until(lambda: plans[-1].through_ms > time.time() * 1000 + 500_000)
+    world.topics.ahead_ms = 0
+    world.topics.ends_of["t0"] = 12
+    until(lambda: plans[-1].positions == {0: 12} and plans[-1].through_ms <= time.time() * 1000)
+    assert plans[-1].through_ms > time.time() * 1000 - 60_000
+    assert not any(plan.gone for plan in plans)
 
 
 def test_records_of_a_new_leader_that_may_lack_some_count_as_gone_once(world: World) -> None:

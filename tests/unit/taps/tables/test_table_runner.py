@@ -104,6 +104,18 @@ def test_the_lane_is_the_horizon_less_the_time_in_which_the_sink_can_still_write
     assert world.report.progress == (lane,)
 
 
+def test_a_clock_that_was_ahead_leaves_no_horizon_of_later_times_once_it_is_right() -> None:
+    world = World()
+    ahead_ms = NOW_MS + 10 * MINUTE_MS
+    world.rows.answer = TableRead((), {"passed": 1}, ahead_ms, ahead_ms, until_ms=ahead_ms)
+    world.step()
+    assert [lane.until for lane in world.report.progress] == [ahead_ms - 30_000]
+    world.rows.answer = TableRead((), {"passed": 1}, NOW_MS + 1, NOW_MS + 2, until_ms=NOW_MS)
+    world.step()
+    assert [lane.until for lane in world.report.progress] == [NOW_MS - 30_000]
+    assert world.report.final_through == (NOW_MS + 1) // 1000
+
+
 def test_a_horizon_that_is_not_known_holds_everything_back() -> None:
     world = World()
     world.rows.answer = replace(world.rows.answer, until_ms=0)
