@@ -271,10 +271,11 @@ class LogCursor(Generic[T]):
 
 class Polled(NamedTuple):
     """Committed offsets of a group in a topic, by partition. `at_ms`, `asked_at`: epoch ms and monotonic s before the
-    coordinator was asked."""
+    coordinator was asked; `answered_at`: monotonic s after it has answered."""
 
     at_ms: int
     asked_at: float
+    answered_at: float
     marks: Mapping[int, Mark]
 
 
@@ -289,7 +290,7 @@ class PolledGroups:
         self._groups = ConsumerGroups(cluster, "lagloss-taps")
         self._asking = threading.Lock()
         self._wanted: dict[str, float] = {}
-        self._polled: dict[str, tuple[int, float, Mapping[Key, int]]] = {}
+        self._polled: dict[str, tuple[int, float, float, Mapping[Key, int]]] = {}
         self._all_asked_at = 0.0
 
     def newest(self, group: str, topic: str, after: float) -> Polled:
@@ -299,9 +300,9 @@ class PolledGroups:
             asked_at = self._polled[group][1] if group in self._polled else 0.0
             if asked_at <= after or now - asked_at > TURN_S:
                 self._ask(group, now)
-            at_ms, asked_at, offsets = self._polled[group]
+            at_ms, asked_at, answered_at, offsets = self._polled[group]
         marks = {partition: Mark(offset, at_ms) for (name, partition), offset in offsets.items() if name == topic}
-        return Polled(at_ms, asked_at, marks)
+        return Polled(at_ms, asked_at, answered_at, marks)
 
     def standing(self, group: str, topic: str) -> Mapping[int, Mark]:
         """Return what a group has committed in a topic, by partition."""
@@ -323,10 +324,11 @@ class PolledGroups:
                 return
         self._polled |= self._ask_for([group])
 
-    def _ask_for(self, groups: Collection[str]) -> dict[str, tuple[int, float, Mapping[Key, int]]]:
+    def _ask_for(self, groups: Collection[str]) -> dict[str, tuple[int, float, float, Mapping[Key, int]]]:
         at_ms, asked_at = time.time_ns() // 1_000_000, time.monotonic()
         committed = self._groups.committed(groups)
-        return {group: (at_ms, asked_at, committed.get(group, {})) for group in groups}
+        answered_at = time.monotonic()
+        return {group: (at_ms, asked_at, answered_at, committed.get(group, {})) for group in groups}
 
 
 class LoggedCommits:
@@ -385,7 +387,7 @@ class PolledCommits:
         polled = self._groups.newest(self._group, self._topic, self._polled_at)
         self._polled_at = polled.asked_at
         marks = {partition: [mark] for partition, mark in polled.marks.items()}
-        return NewCommits(polled.at_ms, {}, marks, is_polled=True)
+        return NewCommits(polled.at_ms, {}, marks, topic_after=polled.answered_at, is_polled=True)
 
 
 class GroupCommits:

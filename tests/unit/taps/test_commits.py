@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taps.commit_log import Commit, parse_commit, partition_of_group
+from taps.commit_log import Commit, Polled, PolledCommits, parse_commit, partition_of_group
+from taps.plan import Mark
 
 
 def key(group: str, topic: str, partition: int, version: int = 1) -> bytes:
@@ -49,3 +50,12 @@ def test_the_partition_of_a_group_is_by_java_s_hash(group: str) -> None:
         java = (31 * java + ord(char)) % (1 << 32)
     java -= (1 << 32) * (java >= 1 << 31)
     assert partition_of_group(group, 50) == (0 if java == -(1 << 31) else abs(java) % 50)
+
+
+def test_a_look_that_is_older_than_the_answer_about_commits_does_not_show_what_they_are_of() -> None:
+    class Groups:
+        def newest(self, group: str, topic: str, after: float) -> Polled:
+            return Polled(1_000, 5.0, 6.5, {0: Mark(120, 1_000)})
+
+    commits = PolledCommits(Groups(), "g", "orders").read({}, 0)  # type: ignore[arg-type]
+    assert (commits.topic_after, commits.marks, commits.is_polled) == (6.5, {0: [Mark(120, 1_000)]}, True)
