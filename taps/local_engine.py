@@ -44,6 +44,11 @@ class LocalEngine:
         self._kept |= {at: _Kept(plan.topic_id, ends[at], order) for at, order in orders.items()}
         return blocks_
 
+    def deleted(self, spans: Sequence[OffsetSpan]) -> int:
+        """Return how many offsets of these spans retention has deleted by now. Raises KafkaException."""
+        logs = self._reader.look([span.partition for span in spans]).logs
+        return sum(max(0, min(logs[span.partition].start, span.end) - span.start) for span in spans)
+
     def _orders(self, topic_id: str, spans: Sequence[OffsetSpan]) -> dict[int, PartitionOrder]:
         """Return, and keep no longer, what the records before each span come to."""
         orders, unknown = {}, []

@@ -64,7 +64,8 @@ class SparkEngine:
             log.warning("timestamps unreadable by Spark", tap=self._maker.tap.source)
             return self._without_spark(plan)
         blocks_ = Blocks.merged(pickle.loads(row.made) for row in rows)
-        self._maker.drop_gone(plan, sum(plan.gone.values()), blocks_)
+        # Spark passes over what retention deletes before it is read; this may count some that was read
+        self._maker.drop_gone(plan, sum(plan.gone.values()) + self._local.deleted(plan.spans), blocks_)
         return blocks_ if blocks_.positions is not None else replace(blocks_, positions=[])
 
     def _without_spark(self, plan: TapPlan) -> Blocks:

@@ -92,7 +92,8 @@ def test_records_before_a_span_are_read_by_both_as_far_as_retention_has_left_the
         by_process = local.blocks(plan)
     finally:
         reader.close()
-    assert by_process.counts.gone == 2, "of the span alone"
+    assert by_process.counts.gone == by_spark.counts.gone == 2, "of the span alone"
+    assert by_spark.dropped == by_process.dropped
     assert {stored.block.seq: stored.block.out_of_order for stored in blocks_of(kafka_bootstrap, maker.emitter)} == {
         block.seq: decode_block(block.value).out_of_order for block in by_process.blocks
     }
