@@ -104,6 +104,7 @@ class Closer:
         is_busy = False
         for due in self._due.by_urgency(caught_up_ms, now_ms):
             self._close(due, turn)
+            self._due.put_back(item for item in due if item.window in turn.remaining)
             is_busy = is_busy or any(item.why in ("due", "changed") for item in due)
         return is_busy
 
@@ -179,9 +180,11 @@ class Closer:
         with self._engine.connect() as connection:
             stored = window_store.read_facts(connection, list(again))
         closings = []
-        for window, (facts, basis) in stored.items():
-            if context.reports.changed.get(window, 0) > basis:
-                continue  # its facts are out of date: it is closed again once its tallies stand still
+        for window in again:
+            facts, basis = stored.get(window, (None, 0))
+            if facts is None or context.reports.changed.get(window, 0) > basis:
+                turn.remaining.discard(window)  # out of date: it is closed again once its tallies stand still
+                continue
             try:
                 closings.append(close(context, *window, facts, is_read=False))
             except CutInsidePattern:

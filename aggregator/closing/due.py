@@ -75,7 +75,7 @@ class DueWindows:
         self._waits = waits
         self._silence = SilenceWatch(engine)
         self._touched: set[WindowKey] = set()
-        """Windows that silence has touched and that no turn has taken yet."""
+        """Windows that silence has touched and that are not judged since."""
 
     def by_urgency(self, caught_up_ms: int, now_ms: int) -> Iterator[Sequence[Due]]:
         """Yield the windows of one turn, most urgent kind first; some batches are empty.
@@ -86,6 +86,10 @@ class DueWindows:
         yield self._fair(self._maybe_early(caught_up_ms, now_ms))
         yield self._fair(self._to_retry(caught_up_ms))
         yield self._to_judge(caught_up_ms)
+
+    def put_back(self, due: Iterable[Due]) -> None:
+        """Have windows that a turn took and did not get to be due again: silence is noticed only once."""
+        self._touched.update(item.window for item in due if item.why == "silent")
 
     def _fair(self, due: Iterable[Due]) -> list[Due]:
         """Return the first window of each pipeline, then the second of each, and so on, so that none waits for
@@ -123,15 +127,16 @@ class DueWindows:
 
     def _to_judge(self, caught_up_ms: int) -> list[Due]:
         schedules = self._watch.schedules
+        known = {*schedules, *self._watch.deferred}
         touched = self._touched | self._silence.touched(caught_up_ms)
-        self._touched = {window for window in touched if window[0] in schedules}
-        due = {Due(*window, "silent") for window in self._touched}
+        self._touched = {window for window in touched if window[0] in known}
+        due = {Due(*window, "silent") for window in self._touched if window[0] in schedules}
         for name, schedule in schedules.items():
             # of a window that is due for both reasons, one is enough
             starts = (start for start in schedule.to_judge(caught_up_ms) if (name, start) not in self._touched)
             due |= {Due(name, start, "deadline") for start in starts}
         batch = self._fair(sorted(item for item in due if item.item not in self._failures))
-        self._touched.difference_update(item.window for item in batch)  # the rest stays: silence is noticed only once
+        self._touched.difference_update(item.window for item in batch)
         return batch
 
 
@@ -149,9 +154,9 @@ class SilenceWatch:
             rows = connection.execute(
                 select(emitter.pipeline, emitter.emitter, emitter.appended_at).where(is_silent(caught_up_ms))
             )
-            silent = {(row.pipeline, row.emitter): row.appended_at for row in rows}
-            moved = dict(silent.items() ^ self._silent.items())
-            touched = [_windows_around(connection, *account, last_ms) for account, last_ms in moved.items()]
+            silent: dict[tuple[str, bytes], int] = {(row.pipeline, row.emitter): row.appended_at for row in rows}
+            moved = silent.items() ^ self._silent.items()  # by two times if one came back, and fell silent again
+            touched = [_windows_around(connection, *account, last_ms) for account, last_ms in moved]
         self._silent = silent
         return set().union(*touched)
 

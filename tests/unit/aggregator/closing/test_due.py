@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aggregator.closing import due
+from aggregator.closing.closer import Closer, Turn
 from aggregator.closing.due import Due, DueWindows, item_of
 from aggregator.closing.schedule import WindowSchedule
 
@@ -111,6 +112,39 @@ def test_windows_that_silence_touched_are_left_for_a_later_turn_and_not_forgotte
     assert windows_of(sources.batches()) == [("p", W), ("p", W + 60)]
     assert windows_of(sources.batches()) == [("p", W + 120)]
     assert sources.batches() == []
+
+
+def test_windows_that_silence_touched_and_a_turn_did_not_get_to_are_due_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agenda = schedule(W)
+    sources = Sources(monkeypatch, p=agenda)
+    sources.silent = {("p", W - 60), ("p", W - 120), ("p", W - 180)}
+    taken: list[list[Due]] = []
+
+    def close_one(items: Sequence[Due], turn: Turn) -> None:
+        """Close one window, as if the time of the turn were over then."""
+        if items:
+            taken.append(list(items))
+            turn.remaining.update(item.window for item in items[1:])
+
+    closer: Any = object.__new__(Closer)
+    closer._watch, closer.reads = SimpleNamespace(refresh=lambda: None), SimpleNamespace(read_on=lambda: None)
+    closer._due, closer._close = sources.windows, close_one
+    agenda.closed(W, basis=1, deadline=None)
+    for _ in range(5):
+        closer.tick(DUE_MS, DUE_MS)
+    starts = [W - 180, W - 120, W - 60]
+    assert [[item.start_s for item in batch] for batch in taken] == [starts, starts[1:], starts[2:]]
+
+
+def test_windows_that_silence_touched_wait_while_their_pipeline_is_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = Sources(monkeypatch)
+    sources.watch.deferred = ("p",)
+    sources.silent = {("p", W), ("gone", W)}
+    assert sources.batches() == []
+    sources.watch.deferred, sources.watch.schedules = (), {"p": schedule()}
+    assert sources.batches() == [[Due("p", W, "silent")]]
 
 
 def test_windows_that_are_set_aside_are_only_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
