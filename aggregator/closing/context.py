@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Final
 
 from sqlalchemy import Engine
@@ -21,6 +22,8 @@ from lagloss_server.model.graph import Graph
 
 PARSED: Final = 4
 """Newest versions of a pipeline that are kept as they are: nearly all windows that are closed are theirs."""
+ROLLOUT_MS: Final = 3_600_000
+"""How long after a version processes of nodes that only those before it have still count: they share the messages."""
 UNPACKED: Final = 64
 """Graphs of earlier versions, of all pipelines, that are kept since they were used last."""
 
@@ -109,6 +112,19 @@ class Versions:
             changed |= changed_nodes(before, after)
         return bool(within), changed
 
+    def left_behind(self, evidence: Evidence) -> frozenset[str]:
+        """Return the nodes that are unsure in a window since processes are at work in it whose nodes are only in
+        versions that were replaced shortly before."""
+        start_s = evidence.window_start_s
+        since_ms, at = start_s * 1000 - ROLLOUT_MS, in_force(self._all, start_s)
+        recent = [before for before, after in pairwise(self._all[: at + 1]) if after.applied_at_ms > since_ms]
+        if not recent:
+            return frozenset()
+        graph = _graph_of(self._all[at])
+        strange = evidence.nodes.difference(graph.nodes)
+        replaced = [before for before in map(_graph_of, recent) if not strange.isdisjoint(before.nodes)]
+        return frozenset[str]().union(*(changed_nodes(before, graph) for before in replaced))
+
 
 @dataclass(frozen=True)
 class JudgementContext:
@@ -125,7 +141,7 @@ class JudgementContext:
     def evidence(self, pipeline: str, window_start_s: int) -> Evidence:
         version_changed, changed = self.versions[pipeline].changed_in(window_start_s)
         newest = self.newest.get(pipeline, {})
-        return Evidence(
+        evidence = Evidence(
             window_start_s=window_start_s,
             now_ms=self.now_ms,
             emitters=self.reports.emitters[pipeline],
@@ -136,6 +152,8 @@ class JudgementContext:
             version_changed=version_changed,
             whole_from=self.reports.whole_from,
         )
+        left_behind = self.versions[pipeline].left_behind(evidence)
+        return replace(evidence, changed=changed | left_behind, version_changed=version_changed or bool(left_behind))
 
 
 def load_context(engine: Engine, versions: Mapping[str, Versions], windows: Windows, now_ms: int) -> JudgementContext:

@@ -109,8 +109,8 @@ class Evidence:
     """Evidence of reports, definitions and the clock about one window, as of one moment.
 
     `later_due` names checkpoints with a beacon of a later window that is due; `changed` the nodes that a new version of
-    the definition in this window makes unsure; `version_changed` that there was one; `whole_from`: since when no report
-    is missing that was appended (epoch ms).
+    the definition makes unsure, in this window or since; `version_changed` that there is one; `whole_from`: since when
+    no report is missing that was appended (epoch ms).
     """
 
     window_start_s: int
@@ -134,6 +134,11 @@ class Evidence:
     @property
     def sample(self) -> int:
         return min((tally.sample for tally in self.tallies), default=SAMPLE_ALL)
+
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes that account for this window, or should, whatever the definition says of them."""
+        return {state.node for state in self.expected()} | {tally.node for tally in self.tallies}
 
     def expected(self) -> list[EmitterState]:
         """Emitters that should account for this window (rule 7)."""

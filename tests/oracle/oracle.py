@@ -416,10 +416,26 @@ def rule_7e_versions(case: Case) -> list[Definition]:
     return [read_definition(document) for document in inside]
 
 
+def rule_7e_left_behind(case: Case) -> list[Definition]:
+    """Versions replaced in the hour before the window that have a node which the one in force has not, while an emitter
+    of that node is expected in the window, or sent a tally for it."""
+    working = {key[0].split(".")[0] for _, key, _ in case.tallies()}
+    for emitter in case.emitters.values():
+        if is_expected(emitter, case.start_s, case.world.now_ms, case.lanes):
+            working.add(emitter.node)
+    found = []
+    for number, (at_ms, _) in enumerate(case.world.definitions):
+        if number > 0 and case.start_s * 1000 - 3_600_000 < at_ms <= case.start_s * 1000:
+            before = read_definition(case.world.definitions[number - 1][1])
+            if working & set(before.all_nodes) - set(case.d.all_nodes):
+                found.append(before)
+    return found
+
+
 def rule_7e_changed(case: Case) -> set[str]:
     """Nodes that are not the same in both versions, and the neighbours, in either version, of such nodes."""
     changed: set[str] = set()
-    for new in rule_7e_versions(case):
+    for new in rule_7e_versions(case) + rule_7e_left_behind(case):
         names = {*case.d.all_nodes, *new.all_nodes}
         different = {name for name in names if facts(case.d, name) != facts(new, name)}
         changed |= different
@@ -603,7 +619,7 @@ def rule_10_reasons(case: Case, fates: list[Fate], unexplained: int, complete: s
     reasons = [f"evidence:{node}" for node in case.d.all_nodes if node not in complete]
     reasons += [kind for kind in ("pending", "overdue") if any(fate.kind == kind for fate in fates)]
     reasons += ["unexplained"] if unexplained else []
-    reasons += ["version"] if rule_7e_versions(case) else []
+    reasons += ["version"] if rule_7e_versions(case) or rule_7e_left_behind(case) else []
     reasons += ["sample"] if case.sample < ALL_IDS else []
     reasons += sorted({f"crash:{crash['node']}" for crash in rule_16_crashes(case)})
     return sorted(reasons)

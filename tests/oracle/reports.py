@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.oracle.blocks import Draft, id_hash, sample_of
+from tests.oracle.blocks import ALL_IDS, Draft, id_hash, sample_of
 from tests.oracle.cast import picked
 from tests.oracle.evidence import Record
 from tests.oracle.oracle import bin_key
@@ -17,6 +17,7 @@ from tests.oracle.wire import avro, float32, signed64
 PARTITIONS = 4
 SETTLED_AFTER_MS = (5_000, 59_999, 60_000, 60_001, 90_000, 20 * 60_000)
 SET_BACK_MS = (3_000, 24_000, 30_000, 61_000, 90_000)
+LEFT_BEHIND = "old"  # a node that the version in force has no more
 NOT_ITS_OWN = 300_000  # from this seq on a block is none that an emitter knows of
 TallyKey = tuple[str, int, str | None]
 Fields = dict[str, Any]
@@ -275,6 +276,7 @@ def reports_log(plan: Plan, net: Net, sent: list[Sent], now_ms: int) -> tuple[Re
     values = [(s.appended_ms, s.actor.uuid, avro("emitter_report", s.fields)) for s in sent]
     values += repeated_reports(plan, sent, now_ms)
     values += ignored_reports(plan, net, sent)
+    values += reports_of_left_behind(plan, now_ms)
     ends = {partition: plan.rng("reports", partition).choice([0, 5, 1_000_003]) for partition in range(PARTITIONS)}
     records = []
     for at_ms, key, value in sorted(values, key=lambda v: v[0]):
@@ -297,6 +299,42 @@ def repeated_reports(plan: Plan, sent: list[Sent], now_ms: int) -> list[tuple[in
                 fields = {**fields, "progress": lanes, "closed": closed, "sent_at": sent_at, "final_through": 0}
             found.append((at_ms, s.actor.uuid, avro("emitter_report", fields)))
     return found
+
+
+def reports_of_left_behind(plan: Plan, now_ms: int) -> list[tuple[int, bytes, bytes]]:
+    """Of a process of a node that only an earlier version has: alive, closed or silent, with a tally or without one."""
+    if not plan.has("left_behind"):
+        return []
+    rng = plan.rng("left_behind", "process")
+    sent_at = min(now_ms - 20, rng.choice([START_MS - 700_000, START_MS + 30_000, END_MS - 1, END_MS, now_ms - 1_000]))
+    tally = {
+        "checkpoint": f"{LEFT_BEHIND}.in",
+        "window_start": START_S,
+        "replay": None,
+        "sample": ALL_IDS,
+        "beacons": 0,
+        "payload_bytes": 0,
+        "id_sum": 0,
+        "dropped": 0,
+        "lag_sketch": [],
+        "ranges": [],
+    }
+    fields = {
+        "pipeline": PIPELINE,
+        "node": LEFT_BEHIND,
+        "emitter": rng.randbytes(16),
+        "host": "somewhere/9",
+        "seq": 1,
+        "started_at": sent_at - 900_000,
+        "sent_at": sent_at,
+        "closed": chance(rng, 0.4),
+        "resumes": False,
+        "unfinished": False,
+        "final_through": sent_at // 1000,
+        "progress": [],
+        "tallies": [tally] if chance(rng, 0.5) else [],
+    }
+    return [(sent_at + 20, fields["emitter"], avro("emitter_report", fields))]
 
 
 def ignored_reports(plan: Plan, net: Net, sent: list[Sent]) -> list[tuple[int, bytes, bytes]]:

@@ -230,6 +230,16 @@ def own_targets(document: Document, rng: random.Random) -> Document:
     return other
 
 
+def extended(document: Document, name: str, rng: random.Random) -> Document:
+    """A version with one node more."""
+    other = copy.deepcopy(document)
+    nodes: list[Document] = other["spec"]["nodes"]
+    retriers = {entry["retries"] for entry in nodes if "retries" in entry}
+    rng.choice([entry for entry in nodes if entry["name"] not in retriers]).setdefault("to", []).append(name)
+    nodes.append(node(name))
+    return without_lost_targets(other)
+
+
 def changed(document: Document, rng: random.Random) -> Document:
     """Another valid version: one thing is not the same."""
     other = copy.deepcopy(document)
@@ -242,8 +252,7 @@ def changed(document: Document, rng: random.Random) -> Document:
         case "grace":
             other["spec"]["grace"] = "45s"
         case "add":
-            rng.choice(steps).setdefault("to", []).append("added")
-            nodes.append(node("added"))
+            return extended(document, "added", rng)
         case "remove" if len(steps) > 1:
             gone = rng.choice([entry for entry in steps if "to" not in entry])
             nodes.remove(gone)
@@ -269,10 +278,15 @@ def changed(document: Document, rng: random.Random) -> Document:
                 forget_unused_retrier(nodes, entry.pop("retries"))
             else:
                 entry["retries"] = rng.choice(["again", "other"])
-    own = other["spec"].get("sla", {}).get("destinations", {})
-    for name in own.keys() - set(delivering(other)):
+    return without_lost_targets(other)
+
+
+def without_lost_targets(document: Document) -> Document:
+    """The same one, with objectives for none but its destinations."""
+    own = document["spec"].get("sla", {}).get("destinations", {})
+    for name in own.keys() - set(delivering(document)):
         del own[name]
-    return other
+    return document
 
 
 def forget_unused_retrier(nodes: list[Document], retrier: str | None) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from aggregator.closing.context import PARSED, Versions
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.judging.evidence import EmitterState, Evidence, TallyState
 from lagloss_server.model.definition import Definition, StoredPipeline
 
 
@@ -36,6 +37,20 @@ def test_each_version_holds_for_its_windows_however_many_are_later(count: int, p
         assert changed is (2 <= minute <= count)
         assert nodes == ({"a", f"b{minute - 1}", f"b{minute}"} if changed else set())
     assert set(versions.newest.nodes) == {"a", f"b{count}"}
+
+
+@given(st.integers(2, 200), st.sampled_from(["a", "b1", "b2", "b3", "z"]), st.booleans())
+def test_processes_of_nodes_of_earlier_versions_count_for_an_hour(minute: int, node: str, is_tally: bool) -> None:
+    versions = Versions(map(stored, (1, 2, 3)))
+    start_s = minute * WINDOW_S
+    tally = TallyState(bytes(16), node, f"{node}.in", None, 1, 0)
+    emitter = EmitterState(bytes(16), node, 0, start_s * 1000 + 90_000, False, 0, start_s * 1000 + 90_000, 0)
+    evidence = Evidence(start_s, start_s * 1000 + 100_000, () if is_tally else [emitter], [tally] if is_tally else ())
+    in_force = min(max(1, minute - 1), 3)
+    replaced_ms = {"b1": 150_000, "b2": 210_000}.get(node, 0)
+    is_before = node in [f"b{number}" for number in range(1, in_force)]
+    counts = is_before and start_s * 1000 < replaced_ms + 3_600_000
+    assert versions.left_behind(evidence) == ({"a", node, f"b{in_force}"} if counts else set())
 
 
 def test_definitions_of_earlier_versions_are_not_held() -> None:
