@@ -124,7 +124,7 @@ class TapPlan:
         epochs: of the leaders in whose logs these are, by partition.
         until_ms: by partition, everything appended before was read (of a group: taken in).
         through_ms: everything observed before is in this plan or an earlier one.
-        begins_ms: everything observed before is in an earlier plan.
+        begins_ms: every record of an event before is in an earlier plan, as far as is known how late records are.
         topic_id: of the topic that the offsets are of.
         commits_at: next offset of the log of commits to read, for a reader, by its partition.
         commits: marks of commits that are not planned yet, by partition.

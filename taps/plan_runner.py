@@ -3,9 +3,11 @@ may not have finished."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +23,7 @@ from lagloss.sdk.flush import Flush
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.shipper import EmitterIdentity, PendingReport, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
+from lagloss.wire.sketch import GAMMA, bin_value_ms
 from lagloss_server.base.errors import RegistryUnreachable, TableUnreadable
 from lagloss_server.model.taps import TAP_LABEL
 from taps.cluster_topics import TURN_S
@@ -50,6 +53,10 @@ ACKNOWLEDGED_S: Final = 2.0
 """How long a turn waits for acknowledgements; after that it is for later turns to look for them."""
 TIDY_S: Final = 60.0
 PRUNE_S: Final = 3_600.0
+LATE_MS: Final = 3_600_000
+"""How late a record can be that is deleted unread, where no record shows how late they are."""
+LATELY_S: Final = 900.0
+"""Of how much time, up to the newest records, it is known how late they were."""
 REPORT_BITS: Final = 20
 """Of a report's number, for its place among those of a plan."""
 OUTAGES: Final = (KafkaException, DBAPIError, OSError, RegistryUnreachable, TableUnreadable)
@@ -78,6 +85,8 @@ class PlanRunner(ABC, Generic[P]):
         self.is_troubled = False
         """The last turn failed."""
         self._pause_s = TURN_S
+        self._late: deque[tuple[float, int]] = deque()
+        """Largest lags of plans (monotonic s, ms), without those that a later plan's exceeds."""
         self._forget()
 
     # -- of each kind of source ---------------------------------------------------------------------------------------
@@ -128,6 +137,23 @@ class PlanRunner(ABC, Generic[P]):
     def _last_plan(self, plan: P) -> P:
         """Return the plan with which a tap is closed that no definition wants any more."""
         return replace(plan, number=plan.number + 1, spans=(), gone={})
+
+    @property
+    def _late_ms(self) -> int:
+        """How late a record can be that is deleted unread: as late as those that were read."""
+        return self._late[0][1] if self._late else LATE_MS
+
+    def _note_late(self, blocks: Blocks) -> None:
+        live = [block.increment.lag_keys for block in blocks.blocks if block.increment.key.replay is None]
+        if not live:
+            return
+        late_ms = max(0, math.ceil(GAMMA * bin_value_ms(max(int(keys.max()) for keys in live))))
+        now = time.monotonic()
+        while self._late and self._late[-1][1] <= late_ms:
+            self._late.pop()
+        self._late.append((now, late_ms))
+        while self._late[0][0] < now - LATELY_S:
+            self._late.popleft()
 
     @property
     def _kind_of_commits(self) -> str:
@@ -315,6 +341,7 @@ class PlanRunner(ABC, Generic[P]):
         self._is_done = True
         self._plan, self._skip = replace(plan, skipped=plan.skipped + self._skip), 0
         self._counts.add(blocks.counts)
+        self._note_late(blocks)
         if not {block.increment.key.replay for block in blocks.blocks} <= {None, *self._replays}:
             self._replays = tuple(sorted(self._account.replays))
         self._metrics.count(self._running.tap, blocks, plan)

@@ -209,7 +209,12 @@ class TapRunner(PlanRunner[TapPlan]):
         self._look = topic.look
         last = replace(last, is_spread=self._engine.is_spread)
         following = self._planner.plan(last, topic.look, commits, self._engine.limit)
-        following = replace(following, gone={**gone, **following.gone}, epochs=newest_epochs(last, topic.look))
+        following = replace(
+            following,
+            gone={**gone, **following.gone},
+            begins_ms=following.begins_ms - self._late_ms,
+            epochs=newest_epochs(last, topic.look),
+        )
         self._quiet = 0 if following.spans or following.gone else self._quiet + 1
         self._metrics.looked(self._tap, topic.look, following)
         return following

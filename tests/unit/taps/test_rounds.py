@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lagloss.broker.topics import REPORTS
 from lagloss.sdk.outlets.kafka import MemoryOutlet
+from lagloss.sdk.packing import TallyKey
 from lagloss.wire.format import decode_report
+from lagloss.wire.sketch import bin_keys
 from taps.cluster_topics import SharedLook, TopicEnds
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.outlet import SharedOutlet, TapOutlet
 from taps.plan import Look, OffsetSpan, PartitionLog, Suspect, TapPlan
+from taps.plan_runner import LATE_MS, LATELY_S
 from taps.pool import TurnPool
 from taps.records import TapCounts
 from taps.rounds import TapRounds
@@ -243,8 +250,32 @@ def test_records_of_a_new_leader_that_may_lack_some_count_as_gone_once(world: Wo
     plans = world.carried_out
     until(lambda: all(plans[emitter][-1].epochs == {0: 4} for emitter in (first, second)))
     until(lambda: all(runner.resting is not None for runner in world.runners.values()))
-    assert [dict(plan.gone) for plan in plans[first] if plan.gone] == [{0: 1}]
+    ((before, plan),) = ((before, plan) for before, plan in pairwise(plans[first]) if plan.gone)
+    assert plan.gone == {0: 1}
+    assert before.through_ms <= plan.begins_ms + LATE_MS <= plan.through_ms
     assert not any(plan.gone or plan.spans for plan in plans[second])
+
+
+@given(st.lists(st.tuples(st.integers(0, 600), st.integers(-5_000, 10_000_000)), min_size=1, max_size=30))
+def test_a_record_that_was_not_read_is_as_late_as_those_of_the_quarter_of_an_hour_before_the_newest(
+    read: list[tuple[int, int]],
+) -> None:
+    runner, now = next(iter(World().runners.values())), 0.0
+    assert runner._late_ms == LATE_MS
+    lags = []
+    for after_s, lag_ms in read:
+        now += after_s
+        lags.append((now, lag_ms))
+        lag_keys = bin_keys(np.array([lag_ms - 7, lag_ms]))
+        block: Any = SimpleNamespace(increment=SimpleNamespace(key=TallyKey("out", None, 0), lag_keys=lag_keys))
+        replayed: Any = SimpleNamespace(
+            increment=SimpleNamespace(key=TallyKey("out", "again", 0), lag_keys=bin_keys(np.array([1e11])))
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("taps.plan_runner.time.monotonic", lambda at=now: at)
+            runner._note_late(Blocks([block, replayed]))
+    largest = max(0, *(lag_ms for at, lag_ms in lags if at >= now - LATELY_S))
+    assert largest <= runner._late_ms <= 1.05 * largest + 1
 
 
 def test_a_tap_that_another_process_took_reports_no_more_and_the_others_go_on(world: World) -> None:
