@@ -58,6 +58,7 @@ def produce(bootstrap: str, topic: str) -> None:
             key = "left out" if number % 7 == 0 else f"k{number % 9}"
             written = None if number % 11 == 0 else "{" if number % 17 == 0 else value
             producer.produce(topic, written, key, number % 3, headers=headers)
+        assert producer.flush(30) == 0  # else, of one that is aborted, brokers may know nothing, and refuse its end
         if batch % 4 == 3:
             producer.abort_transaction(30)
         else:
