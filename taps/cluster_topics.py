@@ -24,6 +24,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import NOT_ALLOWED, NOT_SUPPORTED, BrokerRefusals, has_stale_metadata, kafka_error, needs
 from lagloss.broker.partition_bounds import Key
+from lagloss.broker.topics import allows_unclean_election
 from taps.plan import Look, PartitionLog
 
 TURN_S: Final = 1.0
@@ -194,13 +195,11 @@ class ClusterTopics:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         future = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
         try:
-            settings = self._answer(topic, future, time.monotonic() + TIMEOUT_S)
+            return allows_unclean_election(self._answer(topic, future, time.monotonic() + TIMEOUT_S))
         except KafkaException as error:
             if kafka_error(error).code() in NOT_ALLOWED | NOT_SUPPORTED:
                 return False
             raise
-        setting = settings.get("unclean.leader.election.enable")
-        return setting is not None and bool(setting.value == "true")
 
     def _look_at_all(self) -> None:
         asked_at = time.monotonic()

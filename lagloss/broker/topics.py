@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from lagloss.broker.connection import PREFIX, Cluster, KafkaConnection
 from lagloss.broker.errors import BrokerRefusals, kafka_error, needs, unreachable
@@ -125,6 +125,12 @@ def relied_on(topic: str) -> dict[str, str]:
     config = sampling_config(1) if topic == SAMPLING else topic_config(1)
     keys = ("message.timestamp.type", "cleanup.policy", "unclean.leader.election.enable")
     return {key: config[key] for key in keys if key in config}
+
+
+def allows_unclean_election(settings: Mapping[str, ConfigEntry]) -> bool:
+    """Return whether a partition of a topic with these settings may get a leader that lacks acknowledged records."""
+    setting = settings.get("unclean.leader.election.enable")
+    return setting is not None and bool(setting.value == "true")
 
 
 def wrong_settings(admin: AdminClient, topic: str) -> dict[str, str]:

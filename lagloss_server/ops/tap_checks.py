@@ -13,7 +13,7 @@ from sqlalchemy import Engine, select
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import kafka_error, needs
-from lagloss.broker.topics import connect
+from lagloss.broker.topics import allows_unclean_election, connect
 from lagloss.errors import LaglossError
 from lagloss_server.base.settings import Settings
 from lagloss_server.groups.consumer_groups import ConsumerGroups
@@ -129,7 +129,7 @@ def _judge_topic(name: str, topic: str, described: Any, config: Any, *, is_sent_
         return Check(name, "warn", f"{problem}; cannot read its settings: {why}", _ACLS)
     if is_sent_to and config["message.timestamp.type"].value != "LogAppendTime":
         problem += "; CreateTime: lags at its `out` depend on the producers' clocks"
-    if (unclean := config.get("unclean.leader.election.enable")) is not None and unclean.value == "true":
+    if allows_unclean_election(config):
         problem += "; unclean leader elections are allowed: windows in which a partition gets a new leader are unknown"
     if "compact" in config["cleanup.policy"].value.split(","):
         problem += "; compacted: losses cannot be measured, since records are removed once a newer one has their key"
