@@ -153,7 +153,9 @@ class JudgementContext:
             whole_from=self.reports.whole_from,
         )
         left_behind = self.versions[pipeline].left_behind(evidence)
-        return replace(evidence, changed=changed | left_behind, version_changed=version_changed or bool(left_behind))
+        if not left_behind:
+            return evidence
+        return replace(evidence, changed=changed | left_behind, version_changed=True)
 
 
 def load_context(engine: Engine, versions: Mapping[str, Versions], windows: Windows, now_ms: int) -> JudgementContext:
