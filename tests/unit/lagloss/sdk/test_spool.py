@@ -257,7 +257,7 @@ def test_a_flush_that_a_full_disk_refused_is_spooled_later_though_a_part_of_it_w
         life.put()
         life.ship(report=reported)
         with pytest.MonkeyPatch.context() as full:
-            full.setattr("lagloss.sdk.spool.directory.os.write", no_space)
+            Disk(full).fault = "full"
             for windows_ago in range(4):
                 life.observe(50, windows_ago)
             life.put()
@@ -498,7 +498,7 @@ def test_a_disk_that_was_full_for_a_moment_while_the_broker_is_away_takes_what_w
     log = MemoryOutlet(down=True)
     with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path, max_buffered=10) as emitter:
         with monkeypatch.context() as full:
-            full.setattr("lagloss.sdk.spool.directory.os.write", no_space)
+            Disk(full).fault = "full"
             assert all(emitter.received(f"a{number}", NOW_MS) for number in range(5))
             mark = emitter.mark()
             emitter.request_flush()
@@ -515,10 +515,6 @@ def test_a_disk_that_was_full_for_a_moment_while_the_broker_is_away_takes_what_w
         assert (emitter.stats().sent, emitter.stats().dropped) == (45, 0)
     (tally,) = newest(log, emitter.id).values()
     assert (tally.beacons, tally.dropped) == (45, 0)
-
-
-def no_space(descriptor: int, data: bytes) -> int:
-    raise OSError(errno.ENOSPC, "no space left on device")
 
 
 def test_a_directory_that_cannot_be_written_leaves_the_host_with_memory(
