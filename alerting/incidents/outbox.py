@@ -24,6 +24,7 @@ from lagloss_server.store.ownership import ALERTING, Claims
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 
+_KEYS: Final = uuid.UUID("0b5c3c0e-6d0f-5d42-8f3a-5a4f3a9b7e61")
 KEPT_S: Final = 90 * 86_400
 """How long messages of incidents that are over are kept."""
 CANARY_KEPT_S: Final = 2 * 86_400
@@ -198,6 +199,7 @@ def queue(
             connection.execute(statement, {"incident": incident, "receiver": order.receiver})
         connection.execute(
             insert(OutboxMessageRow).values(
+                key=key_of(incident, order),
                 receiver=order.receiver,
                 incident_id=incident,
                 action=order.action,
@@ -213,6 +215,13 @@ def queue(
                 ),
             )
         )
+
+
+def key_of(incident: uuid.UUID, order: PlannedNotification) -> uuid.UUID:
+    """Return the key of a message: of the one that opens an incident always the same, so that a database which has
+    forgotten that it was sent pages nobody twice. Of any other none that another message has had, or will have."""
+    opens = order.change == "opened"
+    return uuid.uuid5(_KEYS, f"{incident}/{order.receiver}") if opens else uuid.uuid4()
 
 
 class Outbox:

@@ -80,7 +80,7 @@ class OutboxMessageRow(ClaimColumns, Base):
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     key: Mapped[uuid.UUID] = mapped_column(
         server_default=func.gen_random_uuid(),
-        comment="by which receivers recognise a repetition; unlike id, a restored database never gives it again",
+        comment="by which receivers recognise a repetition; unlike id, never again that of another message",
     )
     receiver: Mapped[str]
     incident_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("incident.id"), comment="null: a test or a report")

@@ -150,6 +150,20 @@ def test_a_new_message_in_a_restored_database_has_no_webhook_id_that_was_sent_be
     assert len({request.headers["webhook-id"] for request in receiver.requests}) == 2
 
 
+def test_the_message_that_opens_an_incident_has_its_webhook_id_again_in_a_restored_database(store: Store) -> None:
+    close_windows(store, "llooo", first=40)
+    sent = []
+    for _ in range(2):
+        evaluate(store, evaluator(store))
+        with store.engine.begin() as connection:
+            rows = connection.execute(text("SELECT receiver, change, incident_id, key FROM outbox")).all()
+            sent.append({tuple(row) for row in rows if row.change == "opened"})
+            connection.execute(text("TRUNCATE outbox, incident_change, incident, pending_breach RESTART IDENTITY"))
+    assert sent[0]
+    assert sent[0] == sent[1]
+    assert len({key for *_, key in sent[0]}) == len(sent[0])
+
+
 def test_later_messages_of_an_incident_wait_for_earlier_ones_also_for_those_that_are_tried_again(store: Store) -> None:
     close_windows(store, "llooo", first=40)
     evaluate(store, evaluator(store))
