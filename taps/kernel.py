@@ -5,6 +5,7 @@ The order of the beacons is that of partitions and offsets, the blocks' numbers 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -162,7 +163,7 @@ class BlockMaker:
             parts[partition] += [] if part is None else [part]
             gone += read.gone
         for partition, blocks in made.items():
-            self.drop_aside(blocks)
+            self.drop_aside(plan, blocks)
             if plan.is_spread:
                 blocks.blocks = list(self.pack(plan, parts[partition], span_seq(plan, spans[partition]), blocks))
         blocks = Blocks.merged(made.values())
@@ -217,7 +218,8 @@ class BlockMaker:
         blocks.counts.early += int(np.count_nonzero(early))
         ahead = event_ms > plan.planned_at_ms + AHEAD_MS
         too_old = (event_ms < oldest_ms(plan)) & ~early
-        in_reach = ~(early | ahead | too_old)
+        others = event_ms >= (math.inf if plan.ends_ms is None else plan.ends_ms)
+        in_reach = ~(early | ahead | too_old | others)
         past = too_old & (replays.codes[rows] > 0) & (event_ms >= UNSET_MS)
         if past.any():  # a replay of what is too old to be evaluated may be of no other window
             _count_aside(TOO_OLD, rows[past], span, read, blocks)
@@ -306,13 +308,13 @@ class BlockMaker:
         ahead: npt.NDArray[np.bool_] = (read.is_append_time[rows] & later) | (committed_ms == STANDING_MS)
         return ahead
 
-    def drop_aside(self, blocks: Blocks) -> None:
+    def drop_aside(self, plan: TapPlan, blocks: Blocks) -> None:
         """Count the records of a span that make no beacons, by reason once in each window that they may be of, whose
         evidence is incomplete. What the records beside are of, one that cannot be read may be of, too: a backlog, say.
         """
         for reason, windows in blocks.aside.items():
             for window in windows if reason == COMMIT_AHEAD else windows | blocks.seen_in:
-                self._drop(window, 1, blocks)
+                self._drop(plan, window, 1, blocks)
         blocks.seen_in, blocks.aside = set(), {}
 
     def _windows_around(
@@ -338,10 +340,11 @@ class BlockMaker:
         windows = range(first, window_start_of(plan.planned_at_ms) + WINDOW_S, WINDOW_S)
         for index, window in enumerate(windows):
             share = gone // len(windows) + (index < gone % len(windows))
-            self._drop(window, max(1, share), blocks)
+            self._drop(plan, window, max(1, share), blocks)
 
-    def _drop(self, window_start_s: int, beacons: int, blocks: Blocks) -> None:
-        if window_start_s * 1_000 < self.since_ms:
+    def _drop(self, plan: TapPlan, window_start_s: int, beacons: int, blocks: Blocks) -> None:
+        start_ms = window_start_s * 1_000
+        if start_ms < self.since_ms or (plan.ends_ms is not None and start_ms >= plan.ends_ms):
             return
         for place in self.tap.places:
             blocks.dropped[TallyKey(place, None, window_start_s)] += beacons

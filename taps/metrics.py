@@ -63,7 +63,9 @@ class TapMetrics:
         )
 
     def looked(self, tap: AnyTap, look: Look, plan: TapPlan) -> None:
-        """Show how much a topic holds beyond a plan."""
+        """Show how much a topic holds beyond a plan; of a tap that was replaced, the other is shown."""
+        if plan.ends_ms is not None:
+            return
         unread = sum(max(0, log.stable_end - plan.positions[partition]) for partition, log in look.logs.items())
         self._unread.labels(tap.pipeline, tap.node, tap.source).set(unread)
 
@@ -74,7 +76,8 @@ class TapMetrics:
         self._beacons.labels(*labels).inc(sum(block.increment.beacons for block in blocks.blocks))
         self._gone.labels(*labels).inc(blocks.counts.gone)
         self.count_unreadable(tap, blocks.counts.unreadable)
-        self._through.labels(*labels).set(plan.through_ms / 1_000)
+        if plan.ends_ms is None:
+            self._through.labels(*labels).set(plan.through_ms / 1_000)
 
     def count_unreadable(self, tap: AnyTap, unreadable: Mapping[str, UnreadableRecords]) -> None:
         """Count records that could not be read, by reason."""
@@ -93,7 +96,8 @@ class TapMetrics:
         self._recheck_failures.labels(tap.pipeline, tap.node, tap.source).inc()
 
     def left(self, tap: AnyTap) -> None:
-        """Show no longer how far a tap is read that this process does not own any more: else it would fall behind."""
+        """Show no longer how far a tap is read that this process does not own any more, or that was replaced: else it
+        would fall behind."""
         for gauge in (self._through, self._unread):
             with suppress(KeyError):  # it never owned it
                 gauge.remove(tap.pipeline, tap.node, tap.source)

@@ -132,6 +132,7 @@ class TapPlan:
         is_spread: each span makes blocks of its own, as tasks do that know only theirs; else all spans together.
         replays: names of replays that blocks of earlier plans have, as far as the account goes back.
         skipped: numbers left out before this plan, which a database that lost its last commits may have given before.
+        ends_ms: windows from then on are another tap's, which has replaced this one, as it has reported before.
     """
 
     number: int
@@ -152,6 +153,7 @@ class TapPlan:
     replays: tuple[str, ...] = ()
     skipped: int = 0
     epochs: Mapping[int, int] = field(default_factory=dict)
+    ends_ms: int | None = None
 
     @property
     def sequence(self) -> int:

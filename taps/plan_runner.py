@@ -63,6 +63,17 @@ OUTAGES: Final = (KafkaException, DBAPIError, OSError, RegistryUnreachable, Tabl
 """What a tap waits for."""
 
 
+def claims(lanes: tuple[Progress, ...], running: RunningTap, own_lane: str) -> tuple[Progress, ...]:
+    """Return what a report of a tap says of lanes that have come so far. Those of one that was replaced hold back what
+    it alone has to see, as work in flight of a process that has ended: messages from before it was replaced."""
+    if running.until_ms is None:
+        return lanes
+    slowest_last = sorted(lanes, key=lambda lane: lane.until, reverse=True)
+    in_flight = {lane.checkpoint: replace(lane, lane="") for lane in slowest_last}
+    left = [lane for lane in lanes if running.is_moved or lane.lane == own_lane]
+    return (*in_flight.values(), *(replace(lane, until=RELEASED_MS) for lane in left))
+
+
 class PlanRunner(ABC, Generic[P]):
     """Runs one tap, a turn at a time, until it is stopped. Used by one thread at a time, save for `stop`.
 
@@ -134,9 +145,23 @@ class PlanRunner(ABC, Generic[P]):
         sample = self._outlet.sample(self._running.tap.pipeline)
         return replace(last, partitions=partitions, sample=sample, replays=self._replays)
 
+    def _without_news(self, last: P) -> P:
+        """Return a plan that reads nothing."""
+        return replace(last, number=last.number + 1, spans=(), gone={})
+
     def _last_plan(self, plan: P) -> P:
-        """Return the plan with which a tap is closed that no definition wants any more."""
-        return replace(plan, number=plan.number + 1, spans=(), gone={})
+        """Return the plan with which a tap is closed that no definition wants any more. What it has not read of its
+        windows by now is gone."""
+        last, until_ms = self._without_news(plan), self._running.until_ms
+        if until_ms is None or plan.through_ms >= until_ms:
+            return last
+        return replace(
+            last,
+            ends_ms=until_ms,
+            gone={0: 1},
+            planned_at_ms=max(plan.planned_at_ms, until_ms),
+            begins_ms=plan.through_ms - self._late_ms,
+        )
 
     @property
     def _late_ms(self) -> int:
@@ -169,6 +194,10 @@ class PlanRunner(ABC, Generic[P]):
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
+    def go_on_as(self, running: RunningTap) -> None:
+        """Go on as this tap, which a later version of the definition may have replaced."""
+        self._running = running
+
     def stop(self, *, close: bool = False) -> None:
         """Have the next `step` be the last; `close`: no definition wants this tap any more: close its account first."""
         self._closing = close
@@ -189,7 +218,7 @@ class PlanRunner(ABC, Generic[P]):
     def _failed(self, error: Exception) -> float:
         """Forget what was under way; return for how long (s) to wait before the next turn."""
         if isinstance(error, NotOwned):
-            self._metrics.left(self._running.tap)
+            self._show_no_longer()
             self._forget()
             return CLAIM_S
         if not isinstance(error, OUTAGES):
@@ -237,7 +266,10 @@ class PlanRunner(ABC, Generic[P]):
         self._shipping: tuple[Flush, Blocks] | None = None
         self._reporting: PendingReport | None = None
         """Of a plan that is being carried out, what waits to be acknowledged."""
-        self._closing_report: PendingReport | None = None
+        self._is_last = False
+        """The plan is the last one."""
+        self._has_ended = False
+        """It has reported that it was replaced."""
         self._reported_at = float("-inf")
         self._looked_at = 0.0
         """When the newest look at the source began (monotonic s)."""
@@ -258,9 +290,17 @@ class PlanRunner(ABC, Generic[P]):
         self._begin_turn()
         if not self._is_done:
             return self._pause() if self._carry_out(self._plan) else TURN_S
-        following = self._next(self._plan) if self._prepared is None else self._prepared
+        until_ms = self._running.until_ms
+        must_tell = self._plan.ends_ms != until_ms
+        if must_tell:  # first: its source may be away by now, for good, and the taps that replace it wait
+            following = self._without_news(self._plan)
+            if self._has_ended or until_ms is None:
+                self._show_no_longer()
+                following = replace(following, ends_ms=until_ms)
+        else:
+            following = self._next(self._plan) if self._prepared is None else self._prepared
         self._prepared = None
-        if self._is_news(following, self._plan):
+        if must_tell or self._is_news(following, self._plan):
             self._advance(following)
             if not self._carry_out(following):
                 return TURN_S
@@ -272,6 +312,8 @@ class PlanRunner(ABC, Generic[P]):
         """Own the tap, and learn where it was left; False while another process owns it."""
         emitter = self._running.emitter
         if not self._store.is_stored(emitter):
+            if self._running.until_ms is not None or not self._store.have_ended(self._running.after):
+                return False
             self._store.add(self._running, self.plan_type(0, self._running.since_ms, 1, 1))
         owned = self._store.claim(emitter, self.plan_type.of)
         if owned is None:
@@ -302,7 +344,7 @@ class PlanRunner(ABC, Generic[P]):
     def _begin_turn(self) -> None:
         """Set the time up to which this turn waits for acknowledgements: not at all for those that the last turn did
         not get."""
-        is_waiting = self._shipping is not None or self._closing_report is not None
+        is_waiting = self._shipping is not None
         if is_waiting:
             self._outlet.poll(0)
             self._note_wait()
@@ -322,7 +364,7 @@ class PlanRunner(ABC, Generic[P]):
                 tuple(blocks.blocks),
                 blocks.dropped,
                 thinned=blocks.thinned,
-                progress=self._progress(plan),
+                progress=claims(self._progress(plan), self._running, self._lane),
             )
             self._shipping = flush, blocks
         flush, blocks = self._shipping
@@ -333,7 +375,7 @@ class PlanRunner(ABC, Generic[P]):
                 return False
             self._unsaved = self._account.changed()
             self._shipper.report_seq = plan.sequence << REPORT_BITS
-            self._reporting = self._shipper.start_report()
+            self._reporting = self._start_report()
         if not self._is_reported(self._reporting):
             return False
         self._shipping = self._reporting = None
@@ -347,6 +389,12 @@ class PlanRunner(ABC, Generic[P]):
         self._metrics.count(self._running.tap, blocks, plan)
         self._tidy()
         return True
+
+    def _start_report(self) -> PendingReport:
+        """Begin to report; of a tap that was replaced, that it has ended: other windows do not wait for it."""
+        until_ms = self._running.until_ms
+        self._has_ended = until_ms is not None
+        return self._shipper.start_report(until_ms, unfinished=self._has_ended)
 
     def _is_reported(self, reporting: PendingReport) -> bool:
         """Return whether the broker has a report, as far as the time of the turn allows to wait. Raise ConnectionError
@@ -398,26 +446,24 @@ class PlanRunner(ABC, Generic[P]):
             return True
         assert self._plan is not None
         self._begin_turn()
-        if self._closing_report is None:
-            if not self._is_done and not self._carry_out(self._plan):
-                return False
-            following = self._last_plan(self._plan)
-            self._advance(following)
-            lanes = [
-                replace(progress, until=RELEASED_MS) if progress.lane == self._lane else progress
-                for progress in self._progress(following)
-            ]
-            last = Flush(following.number, following.through_ms, progress=tuple(lanes))
-            self._shipper.account_for(last, ())
-            self._shipper.report_seq = following.sequence << REPORT_BITS
-            self._closing_report = self._shipper.start_report(max(following.through_ms, self._running.since_ms))
-        if not self._is_reported(self._closing_report):
+        if self._running.until_ms is None:  # no version that is known wanted it
+            self.go_on_as(replace(self._running, until_ms=max(self._plan.through_ms, self._running.since_ms)))
+        if not self._is_done and not self._carry_out(self._plan):
             return False
+        if not self._is_last:
+            self._advance(self._last_plan(self._plan))
+            self._is_last = True
+            if not self._carry_out(self._plan):
+                return False
         self._store.forget(self._running.emitter)
         return True
 
+    def _show_no_longer(self) -> None:
+        if self._plan is None or self._plan.ends_ms is None:  # else another one may be shown in its place
+            self._metrics.left(self._running.tap)
+
     def _end(self) -> None:
-        self._metrics.left(self._running.tap)
+        self._show_no_longer()
         try:
             if self._plan is not None:
                 self._store.release(self._running.emitter)

@@ -224,7 +224,7 @@ class TapRunner(PlanRunner[TapPlan]):
         look = self.resting
         if look is None or time.time_ns() // 60_000_000_000 != look.at_ms // 60_000:
             return None
-        return replace(last, number=last.number + 1, spans=(), gone={})
+        return self._without_news(last)
 
     def _rested(self, last: TapPlan, topic: SharedLook) -> TapPlan:
         """Return the last plan with what the tap would have learned had it looked until just before this look."""

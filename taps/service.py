@@ -59,11 +59,12 @@ MAX_PAUSE_S: Final = 30.0
 
 
 @dataclass(slots=True)
-class _Running:
+class _Started:
+    running: RunningTap
     runner: PlanRunner[Any]
-    pipeline: str
     pool: TurnPool[Any]
     recheck: RecheckRunner | None = None
+    is_stopping: bool = False
 
     @property
     def turning(self) -> list[PlanRunner[Any] | RecheckRunner]:
@@ -74,7 +75,19 @@ class _Running:
     def has_ended(self) -> bool:
         return not any(turning in self.pool for turning in self.turning)
 
+    def is_overdue(self, now_ms: int) -> bool:
+        """Return whether it is to be stopped."""
+        return not self.is_stopping and not self.running.is_wanted(now_ms)
+
+    def go_on_as(self, running: RunningTap) -> None:
+        """Go on as this tap, which a later version may have replaced."""
+        if running != self.running:
+            self.running = running
+            self.runner.go_on_as(running)
+            self.pool.wake([self.runner])
+
     def stop(self, *, close: bool = False) -> None:
+        self.is_stopping = True
         self.runner.stop(close=close)
         if self.recheck is not None:
             self.recheck.stop()
@@ -101,7 +114,7 @@ class TapService:
         self._clusters: dict[str, TapCluster] = {}
         self._databases: dict[str, TurnPool[TableRunner | RecheckRunner]] = {}
         self._outlet = SharedOutlet(KafkaOutlet(bootstrap))
-        self._running: dict[bytes, _Running] = {}
+        self._running: dict[bytes, _Started] = {}
 
     def health_problem(self) -> str | None:
         """Return the reason for a failed /healthz: no tap is looked after, or something hangs."""
@@ -162,21 +175,29 @@ class TapService:
             store.close()
 
     def _has_ended(self) -> bool:
-        return any(running.has_ended for running in self._running.values())
+        now_ms = time.time_ns() // 1_000_000
+        return any(started.has_ended or started.is_overdue(now_ms) for started in self._running.values())
 
-    def _follow(self, wanted_taps: dict[bytes, RunningTap], waiting: Collection[str], taps: TapStore) -> None:
+    def _follow(self, known: dict[bytes, RunningTap], waiting: Collection[str], taps: TapStore) -> None:
         """Run what is wanted and close what is not; taps of pipelines that wait for their definition stop where they
         are."""
+        now_ms = time.time_ns() // 1_000_000
         stored = taps.stored()
         self.unreadable.replace("tap", stored.unreadable)
+        wanted = {emitter: running for emitter, running in known.items() if running.is_wanted(now_ms)}
         for emitter, started in list(self._running.items()):
             if started.has_ended:
                 del self._running[emitter]
-            elif emitter not in wanted_taps:
-                started.stop(close=started.pipeline not in waiting)
-        for emitter, running in ({running.emitter: running for running in stored} | wanted_taps).items():
+                continue
+            if emitter in known:
+                started.go_on_as(known[emitter])
+            if emitter not in wanted:
+                started.stop(close=started.running.tap.pipeline not in waiting)
+        to_run = {running.emitter: known.get(running.emitter, running) for running in stored}
+        to_run |= {emitter: running for emitter, running in wanted.items() if running.until_ms is None}
+        for emitter, running in to_run.items():
             if emitter not in self._running and running.tap.pipeline not in waiting:
-                self._start(running, taps, close=emitter not in wanted_taps)
+                self._start(running, taps, close=emitter not in wanted)
 
     def _start(self, running: RunningTap, taps: TapStore, *, close: bool) -> None:
         tap = running.tap
@@ -198,7 +219,7 @@ class TapService:
             return
         if close:
             runner.stop(close=True)
-        started = self._running[running.emitter] = _Running(runner, tap.pipeline, pool, recheck)
+        started = self._running[running.emitter] = _Started(running, runner, pool, recheck)
         for turning in started.turning:
             started.pool.add(turning)
 

@@ -67,7 +67,7 @@ def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.
     outlet = KafkaOutlet(task.beacons)
     try:
         for partition, blocks in blocks_by_key.items():
-            task.maker.drop_aside(blocks)
+            task.maker.drop_aside(task.plan, blocks)
             seq = span_seq(task.plan, spans[partition])
             _send(outlet, task.maker.pack(task.plan, parts.get(partition, ()), seq, blocks), blocks)
             yield pa.RecordBatch.from_pydict({"made": pa.array([pickle.dumps(blocks)], pa.binary())})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -107,6 +107,13 @@ class TapStore:
     def is_stored(self, emitter: bytes) -> bool:
         with self._transaction() as connection:
             return bool(connection.execute(select(func.count()).where(TapRow.emitter == emitter)).scalar_one())
+
+    def have_ended(self, emitters: Collection[bytes]) -> bool:
+        """Return whether those of these taps that are stored have reported that they were replaced."""
+        row = TapRow
+        has_not = select(func.count()).where(row.emitter.in_(emitters), row.plan["ends_ms"].astext.is_(None))
+        with self._transaction() as connection:
+            return not emitters or not connection.execute(has_not).scalar_one()
 
     def claim(self, emitter: bytes, read: Callable[[Mapping[str, Any]], P]) -> OwnedTap[P] | None:
         """Own this tap from now on; None while another process owns it, or if there is none. `read` returns the plan of

@@ -19,11 +19,13 @@ from lagloss_server.judging.evidence import Evidence, changed_nodes
 from lagloss_server.judging.freshness import newest_due_s
 from lagloss_server.model.definition import Definition, StoredPipeline, in_force
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.tables import AnyTap, TableTap
 
 PARSED: Final = 4
 """Newest versions of a pipeline that are kept as they are: nearly all windows that are closed are theirs."""
 ROLLOUT_MS: Final = 3_600_000
-"""How long after a version processes of nodes that only those before it have still count: they share the messages."""
+"""How long after a version processes of nodes that only those before it have still count: they share the messages. How
+long before it those of nodes can have ended that are tapped since."""
 UNPACKED: Final = 64
 """Graphs of earlier versions, of all pipelines, that are kept since they were used last."""
 
@@ -52,6 +54,20 @@ def _graph_of(version: StoredPipeline | _PackedVersion) -> Graph:
     return _unpacked(version.definition) if isinstance(version, _PackedVersion) else version.definition.graph
 
 
+def taps_by_node(definition: Definition) -> dict[str, frozenset[AnyTap]]:
+    """Return the taps of each node that has some."""
+    taps: dict[str, frozenset[AnyTap]] = {}
+    every: tuple[AnyTap, ...] = (*definition.taps, *definition.table_taps)
+    for tap in every:
+        taps[tap.node] = taps.get(tap.node, frozenset()) | {tap}
+    return taps
+
+
+def _may_be_behind(tap: AnyTap) -> bool:
+    """Return whether a tap shows what came in by what is in a table: whatever fills that can be behind by any time."""
+    return isinstance(tap, TableTap) and "in" in tap.places and not tap.first
+
+
 class Versions:
     """The versions of one pipeline's definition, oldest first. `unreadable`: number and moment (epoch ms) of those that
     this version of lagloss cannot read. `before`: earlier ones."""
@@ -74,6 +90,8 @@ class Versions:
         names = frozenset(name for version in stored for name in version.definition.graph.checkpoints)
         self.checkpoints: frozenset[str] = names if before is None else names | before.checkpoints
         """The checkpoints of all versions together."""
+        self._seen_until: dict[int, Mapping[str, float]] = {}
+        """By position of a version; see `seen_until`."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -111,6 +129,28 @@ class Versions:
         for after in within:
             changed |= changed_nodes(before, after)
         return bool(within), changed
+
+    def seen_until(self, window_start_s: int) -> Mapping[str, float]:
+        """Return by node until when (epoch ms) all that reaches it is seen, by beacons of this window, where a version
+        since has other taps of the node: these make none of windows before it."""
+        at = in_force(self._all, window_start_s)
+        if at not in self._seen_until:
+            self._seen_until[at] = self._seen_until_of(at)
+        return self._seen_until[at]
+
+    def _seen_until_of(self, at: int) -> Mapping[str, float]:
+        own, graph = self._all[at], _graph_of(self._all[at])
+        unknown = [since_ms for number, since_ms in self._unreadable if number > own.version]
+        seen_until: dict[str, float] = dict.fromkeys(graph.nodes, min(unknown)) if unknown else {}
+        before = taps_by_node(graph.definition)
+        for later in self._all[at + 1 :]:
+            after = taps_by_node(_graph_of(later).definition)
+            for node in graph.nodes:
+                if before.get(node) != after.get(node):
+                    ended_ms = later.applied_at_ms - (0 if node in before else ROLLOUT_MS)
+                    is_behind = any(map(_may_be_behind, before.get(node, ())))
+                    seen_until[node] = min(-math.inf if is_behind else ended_ms, seen_until.get(node, math.inf))
+        return seen_until
 
     def left_behind(self, evidence: Evidence) -> frozenset[str]:
         """Return the nodes that are unsure in a window since processes are at work in it whose nodes are only in
@@ -151,6 +191,7 @@ class JudgementContext:
             changed=changed,
             version_changed=version_changed,
             whole_from=self.reports.whole_from,
+            seen_until=self.versions[pipeline].seen_until(window_start_s),
         )
         left_behind = self.versions[pipeline].left_behind(evidence)
         if not left_behind:

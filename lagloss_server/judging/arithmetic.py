@@ -178,10 +178,11 @@ def horizon(graph: Graph, evidence: Evidence) -> ProgressCuts:
 
 def _overtaken(place: GraphPlace, evidence: Evidence, margin_ms: int) -> Overtaken:
     progress = evidence.progress(place.progress)
+    seen_until = evidence.seen_until.get(place.progress.partition(".")[0], math.inf)
     if progress is None:
         stands_in = any(checkpoint in evidence.later_due for checkpoint in place.exits)
-        return Overtaken(math.inf if stands_in else -math.inf)
-    before = progress.until - margin_ms
+        return Overtaken(seen_until - margin_ms if stands_in else -math.inf)
+    before = min(progress.until, seen_until) - margin_ms
     held: list[tuple[float, float]] = []
     for start, end in sorted((until - margin_ms, min(end + margin_ms, before)) for until, end in progress.dead):
         if held and start <= held[-1][1]:

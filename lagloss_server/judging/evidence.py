@@ -7,7 +7,7 @@ account, the newest value of each lane. Times are epoch ms unless a name says `_
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lagloss.wire.format import MAX_AHEAD_MS, SAMPLE_ALL, WINDOW_S
 from lagloss_server.judging.clock_skew import NO_SKEW, Skew, apart_ms
@@ -110,7 +110,8 @@ class Evidence:
 
     `later_due` names checkpoints with a beacon of a later window that is due; `changed` the nodes that a new version of
     the definition makes unsure, in this window or since; `version_changed` that there is one; `whole_from`: since when
-    no report is missing that was appended (epoch ms).
+    no report is missing that was appended (epoch ms); `seen_until`: by node, until when (epoch ms) the taps of this
+    window see all that reaches it, where a version since has others.
     """
 
     window_start_s: int
@@ -122,6 +123,7 @@ class Evidence:
     changed: frozenset[str] = frozenset()
     version_changed: bool = False
     whole_from: int = 0
+    seen_until: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def window_end_s(self) -> int:

@@ -122,7 +122,7 @@ class PipelineSpec(Strict):
     """DAGs whose runs process its event time."""
     alerts: Alerts = Alerts()
     lookback: DurationMs = 0
-    """How long before they are first applied taps begin to read, in ms."""
+    """How long before they are first applied the taps of the first version begin to read, in ms."""
     recheck: RecheckMs = 0
     """Of taps of tables that have none of their own."""
     order: Order | None = None

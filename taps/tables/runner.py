@@ -84,7 +84,8 @@ class TableRunner(PlanRunner[TablePlan]):
         for read in plan.read().values():
             extracted = self._maker.extractor.extract(read.records)
             for row, id_, event_ms in zip(extracted.rows, extracted.ids, extracted.event_ms, strict=True):
-                if self._running.since_ms <= event_ms <= plan.planned_at_ms + AHEAD_MS:
+                last_ms = plan.planned_at_ms + AHEAD_MS if plan.ends_ms is None else plan.ends_ms - 1
+                if self._running.since_ms <= event_ms <= last_ms:
                     yield SeenRow(int(read.offsets[row]), id_.decode(), int(event_ms))
 
     def _progress(self, plan: TablePlan) -> tuple[Progress, ...]:
@@ -103,8 +104,8 @@ class TableRunner(PlanRunner[TablePlan]):
     def _is_behind(self, plan: TablePlan) -> bool:
         return not plan.is_complete and bool(plan.spans)
 
-    def _last_plan(self, plan: TablePlan) -> TablePlan:
-        return replace(super()._last_plan(plan), rows="")
+    def _without_news(self, last: TablePlan) -> TablePlan:
+        return replace(super()._without_news(last), rows="")
 
     def _close_source(self) -> None:
         self._reader.close()

@@ -326,6 +326,9 @@ def rule_4_overtaken(case: Case, place: Place, last_seen_ms: float) -> bool:
     else:
         checkpoint, own = f"{place.node}.out", d.exits(place.node)
     until_ms = rule_4_progress_ms(case, checkpoint, last_seen_ms)
+    unseen_ms = rule_4_unseen_ms(case, checkpoint.split(".")[0])
+    if last_seen_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case) >= unseen_ms:
+        return False
     if until_ms is not None:
         return until_ms > last_seen_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case)
     return any(
@@ -336,6 +339,18 @@ def rule_4_overtaken(case: Case, place: Place, last_seen_ms: float) -> bool:
         for emitter in case.emitters.values()
         for (x, window_s, _), tally in emitter.tallies.items()
     )
+
+
+def rule_4_unseen_ms(case: Case, node: str) -> float:
+    """From when on taps do not see all that comes to a node in this window: since a later version has other taps of it;
+    an hour before, if it had none; ever, if what comes in is seen in a table."""
+    taps = case.d.entries.get(node, {}).get("taps", {})
+    for at_ms, document in case.world.definitions[1:]:
+        if at_ms > case.start_s * 1000 and read_definition(document).entries.get(node, {}).get("taps", {}) != taps:
+            if "database" in taps.get("in", {}) and node not in case.d.sources:
+                return -math.inf
+            return at_ms if taps else at_ms - 3_600_000
+    return math.inf
 
 
 def rule_5_with_retrier(case: Case, implied: dict[str, set[int]]) -> dict[int, set[str]]:

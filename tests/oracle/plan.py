@@ -82,7 +82,17 @@ PROGRESS = (
     "lane_edge",
     "max_wait_edge",
 )
-PHENOMENA = (*TRAFFIC, *LOG, *EMITTERS, *PROGRESS, "changed_definition", "left_behind", "judged_late", "own_targets")
+PHENOMENA = (
+    *TRAFFIC,
+    *LOG,
+    *EMITTERS,
+    *PROGRESS,
+    "changed_definition",
+    "left_behind",
+    "retapped",
+    "judged_late",
+    "own_targets",
+)
 
 # What has an effect only together.
 BUNDLES: tuple[frozenset[str], ...] = (
@@ -104,6 +114,8 @@ BUNDLES: tuple[frozenset[str], ...] = (
     frozenset({"changed_definition", "lost_at_link", "lost_at_node"}),
     frozenset({"left_behind", "lost_at_link", "lost_at_node"}),
     frozenset({"left_behind", "lost_at_link", "lost_at_node", "judged_late"}),
+    frozenset({"retapped", "lost_at_link", "lost_at_node", "huge_lags"}),
+    frozenset({"retapped", "lost_at_link", "lost_at_node", "no_progress", "other_windows", "judged_late"}),
     frozenset({"clocks_off", "lost_at_link", "lost_at_node", "several_emitters"}),
     frozenset({"clocks_off", "lost_at_link", "stalled_lane", "lane_edge"}),
     frozenset({"scaled", "lost_at_link", "lost_at_node", "lane_handed_over"}),

@@ -240,6 +240,20 @@ def extended(document: Document, name: str, rng: random.Random) -> Document:
     return without_lost_targets(other)
 
 
+def tapped(document: Document, rng: random.Random) -> Document:
+    """The same graph, some of its nodes tapped."""
+    source = {"topic": "t", "id": "$.id", "eventTime": "timestamp"}
+    table = {"database": "shop", "table": "a.b", "id": "id", "eventTime": "at", "cursor": "n"}
+    other = copy.deepcopy(document)
+    nodes: list[Document] = other["spec"]["nodes"]
+    retriers = {entry["retries"] for entry in nodes if "retries" in entry}
+    for entry in nodes:
+        if entry["name"] not in retriers and "ids" not in entry and rng.random() < 0.7:
+            groups = [{"group": f"{entry['name']}-{name}", **source} for name in "gh"]
+            entry["taps"] = {"in": rng.choice([*groups, table])}
+    return other
+
+
 def changed(document: Document, rng: random.Random) -> Document:
     """Another valid version: one thing is not the same."""
     other = copy.deepcopy(document)

@@ -14,13 +14,14 @@ from tests.oracle.evidence import World, read_definition
 from tests.oracle.oracle import open_case, rule_4_clocks_apart_ms
 from tests.oracle.plan import BUNDLES, END_MS, PHENOMENA, START_MS, START_S, Plan
 from tests.oracle.reports import LEFT_BEHIND, Accounts, reports_log
-from tests.oracle.topologies import TOPOLOGIES, Document, Net, changed, definition, extended, own_targets
+from tests.oracle.topologies import TOPOLOGIES, Document, Net, changed, definition, extended, own_targets, tapped
 from tests.oracle.traffic import Seen, journeys
 from tests.oracle.wire import float32
 
 LONG_AGO_MS = START_MS - 86_400_000
 WHOLE_FROM_MS = tuple(START_MS + after_ms for after_ms in (-180_000, -120_001, -120_000, 0, 1, 61_000))
 REPLACED_MS = (0, 0, 40_000, 3_599_999, 3_600_000, 3_600_001)  # before the window
+RETAPPED_MS = (-59_999, -30_000, 0, 1, 5_000, 20_000, 60_000, 3_600_000)  # after the window
 QUIET: tuple[frozenset[str], ...] = (frozenset(),) * len(BUNDLES)
 
 
@@ -125,6 +126,10 @@ def versions(plan: Plan, document: Document) -> tuple[tuple[int, dict[str, Any]]
     if plan.has("left_behind"):
         rng = plan.rng("left_behind")
         return ((LONG_AGO_MS, extended(document, LEFT_BEHIND, rng)), (START_MS - rng.choice(REPLACED_MS), document))
+    if plan.has("retapped"):
+        rng = plan.rng("retapped")
+        before, since = tapped(document, rng), tapped(document, rng)
+        return ((LONG_AGO_MS, before), (END_MS + rng.choice(RETAPPED_MS), since))
     if not plan.has("changed_definition"):
         return ((LONG_AGO_MS, document),)
     rng = plan.rng("versions")

@@ -1,7 +1,8 @@
 """A topic and its reader in simulated time: what both taps say never makes a record that is there a certain loss.
 
 Producers stamp records with anything, some are copies of others in a replay, the group commits anywhere, and either tap
-is away for any time. Whoever takes over knows the stored plan alone.
+is away for any time. Whoever takes over knows the stored plan alone. At some time a new version of the definition has
+another tap of the group, of the same topic.
 """
 
 from __future__ import annotations
@@ -13,22 +14,41 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from lagloss.wire.format import decode_block, hash_id
+from lagloss.wire.format import Progress, decode_block, hash_id
 from lagloss_server.extraction import Extractor, Records
+from lagloss_server.judging.arithmetic import Overtaken, horizon
+from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState
+from lagloss_server.judging.facts import Pattern
+from lagloss_server.model.definition import Definition
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 from taps.kernel import BlockMaker, Blocks
 from taps.plan import Look, Mark, OffsetSpan, PartitionLog, TapPlan
+from taps.plan_runner import claims
 from taps.planner import GroupPlanner, NewCommits, TopicPlanner, beginning
 from taps.records import SpanRecords
+from taps.wanted import RunningTap
 from tests.support.tap_histories import STAMPS
 
 MINUTE_MS = 60_000
 SINCE_MS = 29_000_000 * MINUTE_MS
-SLACK_MS = 5_000
-"""By how much a reader has to be past a record before it is lost (rule 4)."""
+GRAPH = Definition.model_validate(
+    {
+        "apiVersion": "lagloss/v1",
+        "kind": "Pipeline",
+        "metadata": {"name": "p"},
+        "spec": {"nodes": [{"name": "a", "to": ["b"]}, {"name": "b"}]},
+    }
+).graph
 EXTRACTION = Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at"))
+GROUP = Tap("p", "b", "", "t", "g", ("in",), EXTRACTION, first=False)
+ENDED = RunningTap(GROUP, b"group", SINCE_MS)
 SEEDS = range(300)
+
+
+def seen_at(at_ms: float) -> Pattern:
+    """Return the pattern of a message that was last seen at this time."""
+    return Pattern(1, 1, (), at_ms, at_ms)
 
 
 @dataclass(frozen=True)
@@ -65,10 +85,15 @@ class World:
     sent: dict[tuple[int, str | None], float] = field(default_factory=dict)
     """When each record was last seen, by its sighting."""
     received: set[tuple[int, str | None]] = field(default_factory=set)
-    looked: list[int] = field(default_factory=list)
-    """When the group's tap looked at the topic."""
+    looked: dict[str, list[int]] = field(default_factory=lambda: {"group": []})
+    """When each of the group's taps looked at the topic."""
     incomplete: set[int] = field(default_factory=set)
     """Windows (epoch s) of which the group's tap may lack records."""
+    applied_ms: int | None = None
+    """When the group got another tap."""
+    ended: RunningTap = ENDED
+    """The group's first tap, as the last report of it knew it."""
+    lanes: dict[str, LaneState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -76,24 +101,15 @@ class World:
         self.stamps = self.random.choices(list(STAMPS), k=3)
         self.makers = {
             kind: BlockMaker(
-                Tap(
-                    "p",
-                    "ab"[group is not None],
-                    "",
-                    "t",
-                    group,
-                    ("out", "in")[group is not None :][:1],
-                    EXTRACTION,
-                    first=False,
-                ),
+                tap,
                 bytes(16),
                 SINCE_MS,
                 Extractor(EXTRACTION),
             )
-            for kind, group in (("topic", None), ("group", "g"))
+            for kind, tap in (("topic", replace(GROUP, node="a", group=None, places=("out",))), ("group", GROUP))
         }
-        self.plans: dict[str, TapPlan | None] = {"topic": None, "group": None}
-        self.read_commits = {0: 0, 1: 0}
+        self.plans: dict[str, TapPlan | None] = {"topic": None, "group": None, "other": None}
+        self.read_commits = {"group": {0: 0, 1: 0}}
         self.restart("topic")
         self.restart("group")
 
@@ -101,6 +117,19 @@ class World:
         """Have another process take over, which knows the stored plan."""
         self.planner = getattr(self, "planner", {})
         self.planner[kind] = TopicPlanner(self.is_read) if kind == "topic" else GroupPlanner(lambda *_: False)
+
+    @property
+    def until_ms(self) -> int | None:
+        """Start of the first window of the other tap."""
+        return None if self.applied_ms is None else -(-self.applied_ms // MINUTE_MS) * MINUTE_MS
+
+    def apply(self) -> None:
+        """Give the group another tap."""
+        if self.applied_ms is None and self.plans["group"] is not None:
+            self.applied_ms = self.now_ms
+            self.makers["other"] = replace(self.makers["group"], since_ms=self.until_ms)
+            self.read_commits["other"], self.looked["other"] = {0: 0, 1: 0}, []
+            self.restart("other")
 
     def is_read(self) -> bool:
         return self.plans["group"] is not None
@@ -133,15 +162,28 @@ class World:
             begun = beginning(look, dict.fromkeys(look.logs, 0), set())
             last, gone = TapPlan(0, 0, 8, 1 << 32, positions=begun.positions), dict(begun.gone)
         commits = None
-        if kind == "group":
-            self.looked.append(self.now_ms)
-            marks = {at: some[self.read_commits[at] :] for at, some in self.commits.items()}
-            self.read_commits = {at: len(some) for at, some in self.commits.items()}
+        if kind != "topic":
+            self.looked[kind].append(self.now_ms)
+            marks = {at: some[self.read_commits[kind][at] :] for at, some in self.commits.items()}
+            self.read_commits[kind] = {at: len(some) for at, some in self.commits.items()}
             commits = NewCommits(self.now_ms, {0: 1}, marks)
+        if kind == "group":
+            last = replace(last, ends_ms=self.until_ms)
         plan = self.planner[kind].plan(last, look, commits, self.random.choice([3, 1_000]))
         self.plans[kind] = plan = replace(plan, gone={**gone, **plan.gone})
         made = self.makers[kind].make(plan, {span.partition: self.records(span) for span in plan.spans})
         self.take(kind, made)
+        if kind != "topic":
+            self.report(kind, plan)
+
+    def report(self, kind: str, plan: TapPlan) -> None:
+        lanes = tuple(Progress("b.in", f"t/{at}", until_ms) for at, until_ms in plan.until_ms.items())
+        emitter = kind.encode()
+        if kind == "group":
+            self.ended = replace(ENDED, until_ms=self.until_ms)
+            lanes = claims(lanes, self.ended, "")
+        for lane in lanes:
+            self.lanes[lane.lane] = LaneState("b.in", lane.until, None if lane.lane else emitter, lane.lane, emitter)
 
     def records(self, span: OffsetSpan) -> SpanRecords:
         found = self.log[span.partition][span.start : span.end]
@@ -159,22 +201,40 @@ class World:
                     self.sent[id_, block.replay] = lag_ms
                 else:
                     self.received.add((id_, block.replay))
-        if kind == "group":
+        if kind != "topic":
             self.incomplete |= {key.window_start for key in made.dropped}
 
     def false_losses(self) -> list[str]:
         """Return the records that rules 4 and 6 make a certain loss on the way to the group, though they are there."""
-        plan = self.plans["group"]
-        level_ms = min(plan.until_ms.values()) if plan is not None else 0
+        if not self.lanes:
+            return []
+        cuts = {is_before: self.overtaken(is_before=is_before) for is_before in (False, True)}
         return [
-            f"{record} was seen at {record.event_ms + self.sent[sighting]}, the group is level at {level_ms}"
+            f"{record} was seen at {record.event_ms + self.sent[sighting]}, the group has {overtaken}"
             for records in self.log.values()
             for record in records
             if (sighting := record.sighting) in self.sent
             and sighting not in self.received
-            and record.event_ms // MINUTE_MS * 60 not in self.incomplete
-            and record.event_ms + self.sent[sighting] + SLACK_MS < level_ms
+            and self.is_complete(window_s := record.event_ms // MINUTE_MS * 60)
+            and (overtaken := cuts[window_s * 1_000 < (self.applied_ms or 0)]).holds(
+                seen_at(record.event_ms + self.sent[sighting])
+            )
         ]
+
+    def is_complete(self, window_s: int) -> bool:
+        """Return whether the evidence of the group may be complete in a window, by the rules."""
+        is_begun = self.until_ms is None or window_s * 1_000 < self.until_ms or self.plans["other"] is not None
+        return window_s not in self.incomplete and is_begun
+
+    def overtaken(self, *, is_before: bool) -> Overtaken:
+        """Return what the group has overtaken of windows, before it got another tap or since, by the rules."""
+        is_over = self.ended.until_ms is not None
+        at_ms = self.ended.until_ms or self.now_ms
+        emitter = EmitterState(b"group", "b", SINCE_MS, at_ms, is_over, 0, at_ms, 0, unfinished=is_over)
+        seen_until = {"b": self.applied_ms} if is_before and self.applied_ms is not None else {}
+        evidence = Evidence(0, self.now_ms, [emitter], lanes=[*self.lanes.values()], seen_until=seen_until)
+        cuts = horizon(GRAPH, evidence)
+        return next(cut for place, cut in cuts.overtaken.items() if place.progress == "b.in")
 
     def received_unread(self) -> list[str]:
         """Return the records that were received by no commit but those beyond the end of the log, as the tap has seen
@@ -188,12 +248,12 @@ class World:
         ]
 
     def takes_in(self, at: int, commit: Mark, offset: int, record: Record) -> bool:
-        """Return whether a commit may have taken a record in, as far as the group's tap can know."""
+        """Return whether a commit may have taken a record in, as far as one of the group's taps can know."""
         if commit.offset <= offset:
             return False
         end = sum(other.appended_ms <= commit.at_ms for other in self.log[at])
-        looked = any(commit.at_ms <= look_ms < record.appended_ms for look_ms in self.looked)
-        return commit.offset <= end or not looked
+        looked = (any(commit.at_ms <= at_ms < record.appended_ms for at_ms in looks) for looks in self.looked.values())
+        return commit.offset <= end or not all(looked)
 
     def act(self) -> None:
         actions = [
@@ -203,7 +263,12 @@ class World:
             (lambda: self.turn("group"), 6),
             (lambda: self.restart("topic"), 1),
             (lambda: self.restart("group"), 1),
+            (self.apply, 1),
         ]
+        if self.applied_ms is not None and (begun := self.plans["group"]) is not None:
+            actions.append((lambda: self.report("group", begun), 1))
+        if self.ended.until_ms is not None:
+            actions += [(lambda: self.turn("other"), 6), (lambda: self.restart("other"), 1)]
         self.random.choices([action for action, _ in actions], [weight for _, weight in actions])[0]()
         self.now_ms += self.random.choice([10, 300, 1_000, 1_000, 7_000, 45_000])
 

@@ -47,3 +47,9 @@ def test_a_tap_that_this_process_left_does_not_fall_behind_in_its_metrics() -> N
     assert shown(metrics, "lagloss_taps_unread") == {"b": 7.0}
     metrics.count(TAPS[0], Blocks(), TapPlan(2, 0, 1, 1, through_ms=120_000))
     assert shown(metrics, "lagloss_taps_through_timestamp_seconds") == {"a": 120.0, "b": 60.0}
+    replaced = TapPlan(3, 0, 1, 1, through_ms=180_000, positions={0: 1}, ends_ms=60_000)
+    metrics.count(TAPS[0], Blocks(counts=TapCounts(seen=1)), replaced)
+    metrics.looked(TAPS[0], Look(60_000, {0: PartitionLog(0, 10, 12)}), replaced)
+    assert shown(metrics, "lagloss_taps_through_timestamp_seconds") == {"a": 120.0, "b": 60.0}
+    assert shown(metrics, "lagloss_taps_records_total") == {"a": 4.0, "b": 3.0}
+    assert shown(metrics, "lagloss_taps_unread") == {"b": 7.0}

@@ -4,8 +4,10 @@ and no error ends the looking after them."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +20,7 @@ from lagloss_server.store.unreadable import ReadRows
 from taps import service
 from taps.pool import TurnPool
 from taps.service import TapService
-from taps.wanted import RunningTap
+from taps.wanted import LINGER_MS, RunningTap
 from tests.unit.taps.test_wanted import version
 
 TAP: Tap = version(1, "x").definition.taps[0]
@@ -29,8 +31,12 @@ class Runner:
 
     is_troubled = False
 
-    def __init__(self) -> None:
+    def __init__(self, running: RunningTap) -> None:
+        self.running = running
         self.stopped, self.closed = threading.Event(), False
+
+    def go_on_as(self, running: RunningTap) -> None:
+        self.running = running
 
     def step(self) -> float | None:
         return None if self.stopped.is_set() else 3_600.0
@@ -43,8 +49,8 @@ class Runner:
 class Recheck(Runner):
     """One that ends when it is told to, after it was stopped."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, running: RunningTap) -> None:
+        super().__init__(running)
         self.ends = threading.Event()
 
     def step(self) -> float | None:
@@ -67,20 +73,20 @@ class Service(TapService):
         return SimpleNamespace(pool=self.pool)
 
     def _runner(self, running: RunningTap, tap: Tap, taps: Any, shared: Any) -> Any:
-        self.runners.append(Runner())
+        self.runners.append(Runner(running))
         return self.runners[-1]
 
     def _table_runner(self, running: RunningTap, tap: TableTap, taps: Any) -> Any:
-        self.runners.append(Runner())
+        self.runners.append(Runner(running))
         return self.runners[-1]
 
     def _recheck_runner(self, running: RunningTap, tap: TableTap, taps: Any) -> Any:
-        self.rechecks.append(Recheck())
+        self.rechecks.append(Recheck(running))
         return self.rechecks[-1]
 
-    def follow(self, wanted: dict[bytes, RunningTap], waiting: set[str], stored: list[RunningTap]) -> None:
+    def follow(self, known: dict[bytes, RunningTap], waiting: set[str], stored: list[RunningTap]) -> None:
         taps: Any = SimpleNamespace(stored=lambda: ReadRows(stored))
-        self._follow(wanted, waiting, taps)
+        self._follow(known, waiting, taps)
 
 
 def test_a_tap_whose_pipeline_waits_stops_and_is_not_closed_and_goes_on_afterwards() -> None:
@@ -97,6 +103,34 @@ def test_a_tap_whose_pipeline_waits_stops_and_is_not_closed_and_goes_on_afterwar
     taps.follow({}, set(), [running])
     assert taps.runners[1].closed
     assert taps.pool.close(10)
+
+
+def test_a_tap_that_was_replaced_goes_on_for_an_hour_and_is_closed_then() -> None:
+    running = RunningTap(TAP, b"1" * 16, 0)
+    now_ms = time.time_ns() // 1_000_000
+    replaced = replace(running, until_ms=now_ms - LINGER_MS + 60_000)
+    over = replace(running, until_ms=now_ms - LINGER_MS)
+    taps = Service()
+    taps.follow({running.emitter: running}, set(), [])
+    taps.follow({running.emitter: replaced}, set(), [running])
+    assert [(runner.running, runner.stopped.is_set()) for runner in taps.runners] == [(replaced, False)]
+    assert not taps._has_ended()
+    taps._running[running.emitter].running = over  # an hour later
+    assert taps._has_ended()
+    taps.follow({running.emitter: over}, set(), [running])
+    assert [(runner.stopped.is_set(), runner.closed) for runner in taps.runners] == [(True, True)]
+    taps.pool.await_ends([taps.runners[0]], 10)
+    taps.follow({running.emitter: over}, set(), [])
+    assert len(taps.runners) == 1
+    taps.follow({running.emitter: replaced}, set(), [running])  # by a service that was started anew
+    assert (taps.runners[1].running, taps.runners[1].closed) == (replaced, False)
+    assert taps.pool.close(10)
+
+
+def test_a_tap_that_was_replaced_before_it_began_never_begins() -> None:
+    taps = Service()
+    taps.follow({b"1" * 16: RunningTap(TAP, b"1" * 16, 0, until_ms=time.time_ns() // 1_000_000)}, set(), [])
+    assert taps.runners == []
 
 
 @pytest.mark.parametrize("recheck", [None, "7d"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Mapping
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +53,35 @@ def test_processes_of_nodes_of_earlier_versions_count_for_an_hour(minute: int, n
     is_before = node in [f"b{number}" for number in range(1, in_force)]
     counts = is_before and start_s * 1000 < replaced_ms + 3_600_000
     assert versions.left_behind(evidence) == ({"a", node, f"b{in_force}"} if counts else set())
+
+
+def tapped(number: int, groups: Mapping[str, str]) -> StoredPipeline:
+    """A version of a and b, with taps of these nodes' groups, applied at the minute of its number."""
+    source = {"topic": "t", "id": "$.id", "eventTime": "timestamp"}
+    nodes: list[dict[str, Any]] = [{"name": "a", "to": ["b"]}, {"name": "b"}]
+    for node in nodes:
+        if node["name"] in groups:
+            node["taps"] = {"in": {"group": f"{node['name']}{groups[node['name']]}", **source}}
+    document = {
+        "apiVersion": "lagloss/v1",
+        "kind": "Pipeline",
+        "metadata": {"name": "orders"},
+        "spec": {"nodes": nodes},
+    }
+    return StoredPipeline("orders", number, number * 60_000, Definition.model_validate(document))
+
+
+def test_taps_see_nothing_of_a_window_since_a_version_that_has_others() -> None:
+    versions = Versions([tapped(1, {"a": "g", "b": "g"}), tapped(2, {"a": "g", "b": "h"}), tapped(3, {"a": "h"})])
+    assert versions.seen_until(60) == {"b": 120_000, "a": 180_000}
+    assert versions.seen_until(120) == {"a": 180_000, "b": 180_000}
+    assert versions.seen_until(180) == {}
+    later = versions.plus([tapped(4, {"a": "h", "b": "g"})])
+    assert later.seen_until(180) == {"b": 240_000 - 3_600_000}, "its processes may have ended before it was tapped"
+    assert later.seen_until(120) == {"a": 180_000, "b": 180_000}
+    unreadable = versions.plus([], [(4, 250_000)])
+    assert unreadable.seen_until(180) == {"a": 250_000, "b": 250_000}
+    assert unreadable.seen_until(60) == {"b": 120_000, "a": 180_000}
 
 
 def test_definitions_of_earlier_versions_are_not_held() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -79,10 +80,10 @@ class OnePlan:
 class World:
     def __init__(self, tap: TableTap = TAP) -> None:
         self.rows, self.store, self.memory = Rows(), OnePlan(), MemoryOutlet()
-        running = RunningTap(tap, bytes(16), NOW_MS - 10 * MINUTE_MS)
-        maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction))
+        self.running = RunningTap(tap, bytes(16), NOW_MS - 10 * MINUTE_MS)
+        maker = BlockMaker(tap, self.running.emitter, self.running.since_ms, Extractor(tap.extraction))
         store: Any = self.store
-        self.runner = TableRunner(running, store, self.memory, self.rows, maker, TapMetrics(), 0)
+        self.runner = TableRunner(self.running, store, self.memory, self.rows, maker, TapMetrics(), 0)
         self.step()  # carries out the plan with which a tap is stored
 
     @property
@@ -142,9 +143,52 @@ def test_the_lane_of_a_tap_that_is_closed_holds_nothing_back() -> None:
     while world.step() is not None:
         pass
     assert world.report.closed
-    assert [lane.until for lane in world.report.progress] == [RELEASED_MS]
+    assert [lane.until for lane in world.report.progress if lane.lane] == [RELEASED_MS]
     assert world.store.is_forgotten
     assert world.rows.is_closed
+
+
+def test_a_tap_that_was_replaced_says_so_whatever_becomes_of_its_table_and_goes_on_with_its_windows() -> None:
+    world = World()
+    world.step()
+    through_ms = world.store.plan.through_ms
+    world.rows.trouble = "relation does not exist"
+    until_ms = NOW_MS + MINUTE_MS
+    world.runner.go_on_as(replace(world.running, until_ms=until_ms))
+    world.step()
+    assert (world.report.closed, world.report.unfinished, world.report.sent_at) == (True, True, until_ms)
+    assert {lane.lane: lane.until for lane in world.report.progress} == {
+        "": through_ms - 30_000,
+        "table a.orders of shop 00000000": RELEASED_MS,
+    }
+    world.step()
+    assert world.store.plan.ends_ms == until_ms, "others may begin"
+    world.rows.trouble = None
+    rows = (row(1, until_ms - 1), row(2, until_ms))
+    world.rows.answer = TableRead(rows, {"passed": 2}, NOW_MS + 1, NOW_MS + 2, until_ms=NOW_MS)
+    while not world.report.tallies:  # the first block can take longer than a turn waits
+        world.step()
+    assert [(tally.window_start, tally.beacons) for tally in world.report.tallies] == [(NOW_MS // 1_000, 1)]
+    assert world.report.closed
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_what_a_tap_has_not_read_by_its_end_is_gone(is_behind: bool) -> None:
+    world = World()
+    world.step()
+    world.rows.trouble = "timeout"
+    until_ms = NOW_MS + (3 * MINUTE_MS if is_behind else 0)
+    world.runner.go_on_as(replace(world.running, until_ms=until_ms))
+    world.runner.stop(close=True)
+    while world.step() is not None:
+        pass
+    dropped = {tally.window_start * 1_000 for tally in world.report.tallies if tally.dropped}
+    assert dropped == (set(range(NOW_MS - 10 * MINUTE_MS, until_ms, MINUTE_MS)) if is_behind else set())
+    assert world.store.is_forgotten
+
+
+def row(place: int, event_ms: int) -> TableRow:
+    return TableRow(place, json.dumps({"id": str(place), "eventTime": event_ms}))
 
 
 def test_while_the_table_cannot_be_read_the_lane_stands_still_and_says_why() -> None:
