@@ -218,8 +218,8 @@ def queue(
 
 
 def key_of(incident: uuid.UUID, order: PlannedNotification) -> uuid.UUID:
-    """Return the key of a message: of the one that opens an incident always the same, so that a database which has
-    forgotten that it was sent pages nobody twice. Of any other none that another message has had, or will have."""
+    """Return the key of a message: of the one that opens an incident always the same, so that a receiver is not paged
+    again by a database that has forgotten it. Of any other none that another message has had, or will have."""
     opens = order.change == "opened"
     return uuid.uuid5(_KEYS, f"{incident}/{order.receiver}") if opens else uuid.uuid4()
 
