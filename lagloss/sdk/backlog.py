@@ -38,7 +38,8 @@ class Backlog(Protocol):
         """
 
     def head(self) -> Flush | None:
-        """Return the oldest flush that is not `shipped`; the same object until it is."""
+        """Return the oldest flush that is not `shipped`; the same object until it is. Raises OSError if it cannot be
+        read: it is there, and may be read later."""
 
     def shipped(self, flush: Flush, positions: Sequence[Position]) -> None:
         """Mark the head as accounted for, with the positions of its blocks."""

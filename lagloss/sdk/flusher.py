@@ -232,17 +232,24 @@ class Flusher:
             self._take(self._read_progress if may_report else None)
         if partitions is None:
             return
+        try:
+            if self._ship_all():
+                self._tidy()
+        finally:  # also if a flush cannot be read: a later one may be safe
+            self._notify()
+
+    def _ship_all(self) -> bool:
+        """Ship what waits, and report it. False if the time was up. Raises OSError."""
         while (flush := self._backlog.head()) is not None:
             positions = self._shipper.ship(flush, until=self._until_closing, meanwhile=self._heartbeat_and_drain)
             if positions is None:
-                return
+                return False
             self._shipped(flush, positions)
             is_covering = self._is_report_wanted and flush.progress is not None
             is_due = is_covering or (self._shipper.may_report and self._shipper.has_news)
             if (is_due or self._backlog.wants_report) and not self._report(self._until_closing):
-                return
-        self._notify()
-        self._tidy()
+                return False
+        return True
 
     def _until_closing(self) -> float:
         return float("-inf") if self._closing else NEVER
@@ -304,7 +311,7 @@ class Flusher:
         reported so.
         """
         closed_at_ms = now_ms()
-        progress = self._read_progress() if self._backlog.head() is None else ()
+        progress = self._read_progress() if self._is_level() else ()
         self._shut()
         self._partitions = self._partitions or self.outlet.partitions() or BEACONS_PARTITIONS
         self._take(lambda: progress)
@@ -325,6 +332,14 @@ class Flusher:
         if self.ended:
             self.safe = self.drains  # beacons of later marks may have been refused
             self.reported = self.drains + 1  # as far as any mark can reach
+
+    def _is_level(self) -> bool:
+        """Return whether nothing waits to be shipped."""
+        try:
+            return self._backlog.head() is None
+        except OSError as error:  # what is still to be taken can be written all the same
+            self._note(error)
+            return False
 
     # -- progress -------------------------------------------------------------------------------------------------
 

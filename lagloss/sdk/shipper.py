@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import time_ns
 from typing import Final
 
@@ -78,6 +78,9 @@ class Shipper:
         self._next_progress: tuple[Progress, ...] = ()
         """As of the newest flush that was accounted for."""
         self._final_through = account.final_through
+        self._closed_at_ms: int | None = None
+        self._unfinished = False
+        """As of the newest report, too."""
         self._reported_at = float("-inf")
 
     # -- blocks ---------------------------------------------------------------------------------------------------
@@ -239,6 +242,7 @@ class Shipper:
                 break
             self._send_part(reporting)
         self._progress, self._final_through = self._next_progress, self.account.final_through
+        self._closed_at_ms, self._unfinished = reporting.closed_at_ms, reporting.unfinished
         self._reported_at = time.monotonic()
         return True
 
@@ -273,21 +277,21 @@ class Shipper:
         self.outlet.send(Outgoing(REPORTS, self._identity.emitter, encode_report(report), done))
 
     def _next_report(self, tallies: Sequence[Tally], reporting: PendingReport) -> EmitterReport:
-        closed_at_ms = reporting.closed_at_ms
-        sent_at = now_ms() if closed_at_ms is None else closed_at_ms
-        report = self._made(tallies, self._next_progress, self.account.final_through, sent_at)
-        return replace(report, closed=closed_at_ms is not None, unfinished=reporting.unfinished)
+        return self._made(
+            tallies, self._next_progress, self.account.final_through, reporting.closed_at_ms, reporting.unfinished
+        )
 
     def _same_again(self, tallies: Sequence[Tally]) -> EmitterReport:
-        """Make a report of these tallies, with progress and final_through as they were reported last."""
-        return self._made(tallies, self._progress, self._final_through, now_ms())
+        """Make a report of these tallies, with all else as it was reported last."""
+        return self._made(tallies, self._progress, self._final_through, self._closed_at_ms, self._unfinished)
 
     def _made(
         self,
         tallies: Sequence[Tally],
         progress: tuple[Progress, ...],
         final_through: int,
-        sent_at: int,
+        closed_at_ms: int | None,
+        unfinished: bool,
     ) -> EmitterReport:
         self.report_seq += 1
         return EmitterReport(
@@ -297,13 +301,14 @@ class Shipper:
             host=self._identity.host,
             seq=self.report_seq,
             started_at=self._identity.started_at,
-            sent_at=sent_at,
-            closed=False,
+            sent_at=now_ms() if closed_at_ms is None else closed_at_ms,
+            closed=closed_at_ms is not None,
             final_through=final_through,
             progress=progress,
             tallies=tuple(tallies),
             resumes=self._identity.resumes,
             labels=self._identity.labels,
+            unfinished=unfinished,
         )
 
 

@@ -221,7 +221,7 @@ class Spool:
         return self._in_memory[0]
 
     def _next_read(self) -> Flush:
-        """Return the next flush from disk. Damage that no summary accounts for makes it blind."""
+        """Return the next flush from disk. Damage that no summary accounts for makes it blind. Raises OSError."""
         while (stored := self._next_stored()) is not None:
             flush = stored.flush
             if flush.number == 0:
@@ -236,12 +236,8 @@ class Spool:
             if segment is None:
                 return None
             number, position = self._read_up_to
+            data = segment.read(position if segment.number == number else 0)
             self._read_up_to = segment.number, segment.size
-            try:
-                data = segment.read(position if segment.number == number else 0)
-            except OSError as error:
-                self._note(error)
-                continue
             self._read = (entry for entry in entries(data) if isinstance(entry, StoredFlush))
         return stored
 

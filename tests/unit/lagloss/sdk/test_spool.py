@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Container
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -52,16 +53,16 @@ class FlakyLog(MemoryOutlet):
 
 
 class Disk:
-    """Calls of the operating system that fail: from some `write` on if it is full, else when data are to reach the
-    disk, and then, if it is `stuck`, also when they are to be taken back."""
+    """Calls of the operating system that fail: from some `write` on if it is full, each read if it is unreadable, else
+    when data are to reach the disk, and then, if it is `stuck`, also when they are to be taken back."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.fault = "none"
         self.writes = 0
         """Before it is full."""
-        self._real = os.write, os.fdatasync, os.ftruncate
+        self._real = os.write, os.fdatasync, os.ftruncate, os.pread
         self._is_synced = True
-        for call in (self.write, self.fdatasync, self.ftruncate):
+        for call in (self.write, self.fdatasync, self.ftruncate, self.pread):
             patch.setattr(f"lagloss.sdk.spool.directory.os.{call.__name__}", call)
 
     def write(self, descriptor: int, data: bytes) -> int:
@@ -81,6 +82,11 @@ class Disk:
         if self.fault == "stuck" and not self._is_synced:
             raise OSError(errno.EIO, "input/output error")
         self._real[2](descriptor, length)
+
+    def pread(self, descriptor: int, length: int, offset: int) -> bytes:
+        if self.fault == "unreadable":
+            raise OSError(errno.EIO, "input/output error")
+        return self._real[3](descriptor, length, offset)
 
 
 class Life:
@@ -143,8 +149,10 @@ class Life:
     def ship_part(self, log: FlakyLog, blocks: int) -> None:
         """Ship the oldest flush, of which the log acknowledges so many blocks at most for now."""
         log.allowance = blocks
-        self.ship(report=False, until=lambda: NEVER if log.allowance else -NEVER)
-        log.allowance = NEVER
+        try:
+            self.ship(report=False, until=lambda: NEVER if log.allowance else -NEVER)
+        finally:
+            log.allowance = NEVER
 
     def die(self) -> None:
         self.spool.close(settled=False)
@@ -214,11 +222,13 @@ def test_after_a_crash_at_any_time_what_was_flushed_is_in_the_log_once_and_in_th
                     case "put":
                         life.put()
                     case "ship":
-                        life.ship(report=chance.random() < 0.5)
+                        with suppress(OSError):
+                            life.ship(report=chance.random() < 0.5)
                     case "ship part":
-                        life.ship_part(log, chance.randint(0, 5))
+                        with suppress(OSError):
+                            life.ship_part(log, chance.randint(0, 5))
                     case "disk":
-                        disk.fault = chance.choice(("none", "none", "full", "failing", "stuck"))
+                        disk.fault = chance.choice(("none", "none", "full", "failing", "stuck", "unreadable"))
                         disk.writes = chance.randint(0, 3)
         before = newest(log, life.identity.emitter)
         life.die()
@@ -272,6 +282,43 @@ def test_a_flush_that_a_full_disk_refused_is_spooled_later_though_a_part_of_it_w
         emitter = life.identity.emitter
         assert in_log(log, emitter) == life.durable
         assert {place: tally.beacons for place, tally in newest(log, emitter).items()} == life.durable
+
+
+def test_what_cannot_be_read_for_a_while_is_sent_afterwards(tmp_path: Path) -> None:
+    log = MemoryOutlet()
+    life = Life(tmp_path, log, final=False)
+    for _ in range(5):
+        life.observe(10, windows_ago=0)
+        life.put()
+    with pytest.MonkeyPatch.context() as patch:
+        Disk(patch).fault = "unreadable"
+        for _ in range(2):
+            with pytest.raises(OSError, match="input/output"):
+                life.ship()
+    while life.ship():
+        pass
+    assert sum(in_log(log, life.identity.emitter).values()) == 50
+    assert not any(report.closed for report in reports(log, life.identity.emitter))
+    life.die()
+
+
+def test_an_emitter_that_cannot_read_its_spool_leaves_all_of_it_to_another_process(tmp_path: Path) -> None:
+    log = MemoryOutlet(down=True)
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
+        emitter = Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path)
+        for name in ("a", "b", "c"):
+            emitter.received(name, NOW_MS)
+            mark = emitter.mark()
+            emitter.request_flush()
+            wait_for(lambda: emitter.acknowledged(mark))  # noqa: B023
+        disk.fault = "unreadable"
+        log.down = False
+        emitter.received("d", NOW_MS)
+        assert not emitter.close(timeout_s=5)
+    settle(tmp_path, log)
+    assert sum(block.count for block in blocks_once(log, emitter.id)) == 4
+    assert [tally.dropped for tally in newest(log, emitter.id).values()] == [0]
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
