@@ -32,7 +32,7 @@ from taps.metrics import TapMetrics
 from taps.plan import TapPlan, skip_after
 from taps.records import TapCounts
 from taps.store import NotOwned, TapStore
-from taps.wanted import RunningTap
+from taps.wanted import LINGER_MS, WINDOW_MS, RunningTap
 
 log = structlog.get_logger()
 P = TypeVar("P", bound=TapPlan)
@@ -68,10 +68,18 @@ def claims(lanes: tuple[Progress, ...], running: RunningTap, own_lane: str) -> t
     it alone has to see, as work in flight of a process that has ended: messages from before it was replaced."""
     if running.until_ms is None:
         return lanes
+    into = Progress(f"{running.tap.node}.in", "", 0)  # of which no lane may be known
+    takes_in = "in" in running.tap.places and not running.tap.first and not running.is_deleted
     slowest_last = sorted(lanes, key=lambda lane: lane.until, reverse=True)
-    in_flight = {lane.checkpoint: replace(lane, lane="") for lane in slowest_last}
-    left = [lane for lane in lanes if running.is_moved or lane.lane == own_lane]
+    in_flight = {into.checkpoint: into} if takes_in else {}
+    in_flight |= {lane.checkpoint: replace(lane, lane="") for lane in slowest_last if not running.is_deleted}
+    left = lanes if running.is_moved else [lane for lane in lanes if lane.lane == own_lane]
     return (*in_flight.values(), *(replace(lane, until=RELEASED_MS) for lane in left))
+
+
+def _with_gone(plan: P, until_ms: int, begins_ms: int) -> P:
+    """Return a plan by which windows before `until_ms` may lack records of events since `begins_ms`."""
+    return replace(plan, gone={0: 1}, planned_at_ms=until_ms - 1, begins_ms=begins_ms)
 
 
 class PlanRunner(ABC, Generic[P]):
@@ -153,15 +161,15 @@ class PlanRunner(ABC, Generic[P]):
         """Return the plan with which a tap is closed that no definition wants any more. What it has not read of its
         windows by now is gone."""
         last, until_ms = self._without_news(plan), self._running.until_ms
-        if until_ms is None or plan.through_ms >= until_ms:
+        if until_ms is None or plan.through_ms >= until_ms + LINGER_MS - WINDOW_MS:
             return last
-        return replace(
-            last,
-            ends_ms=until_ms,
-            gone={0: 1},
-            planned_at_ms=max(plan.planned_at_ms, until_ms),
-            begins_ms=plan.through_ms - self._late_ms,
-        )
+        return _with_gone(last, until_ms, plan.through_ms - self._late_ms)
+
+    def _abandoned(self, plan: P, until_ms: int) -> P:
+        """Return a plan instead of one whose records cannot be read any more."""
+        until = dict.fromkeys(plan.until_ms, 0)
+        given_up = replace(self._without_news(plan), through_ms=max(0, plan.begins_ms), until_ms=until)
+        return _with_gone(given_up, until_ms, plan.begins_ms)
 
     @property
     def _late_ms(self) -> int:
@@ -232,8 +240,10 @@ class PlanRunner(ABC, Generic[P]):
         try:
             if self._closing and not self._close():
                 return TURN_S
-        except (NotOwned, *OUTAGES):
+        except NotOwned:
             log.info("tap released", tap=self._running.tap.source)
+        except OUTAGES as error:
+            return self._failed(error)
         except Exception:
             log.exception("tap failed", tap=self._running.tap.source)
         self._end()
@@ -263,7 +273,7 @@ class PlanRunner(ABC, Generic[P]):
         """Names of those that the account has tallies of."""
         self._prepared: P | None = None
         """The next plan, where it was made before its turn."""
-        self._shipping: tuple[Flush, Blocks] | None = None
+        self._shipping: tuple[Flush, Blocks, RunningTap] | None = None
         self._reporting: PendingReport | None = None
         """Of a plan that is being carried out, what waits to be acknowledged."""
         self._is_last = False
@@ -288,10 +298,12 @@ class PlanRunner(ABC, Generic[P]):
             return CLAIM_S
         assert self._plan is not None
         self._begin_turn()
+        until_ms = self._running.until_ms
+        if not self._is_done and until_ms is not None and not self._has_ended and self._pause_s >= MAX_PAUSE_S:
+            self._advance(self._abandoned(self._plan, until_ms))
         if not self._is_done:
             return self._pause() if self._carry_out(self._plan) else TURN_S
-        until_ms = self._running.until_ms
-        must_tell = self._plan.ends_ms != until_ms
+        must_tell = self._plan.ends_ms != until_ms or (until_ms is not None and not self._has_ended)
         if must_tell:  # first: its source may be away by now, for good, and the taps that replace it wait
             following = self._without_news(self._plan)
             if self._has_ended or until_ms is None:
@@ -304,6 +316,8 @@ class PlanRunner(ABC, Generic[P]):
             self._advance(following)
             if not self._carry_out(following):
                 return TURN_S
+            if must_tell:
+                return 0
         else:
             self._plan = replace(following, number=self._plan.number)
         return 0 if self._is_behind(following) else self._pause()
@@ -312,7 +326,8 @@ class PlanRunner(ABC, Generic[P]):
         """Own the tap, and learn where it was left; False while another process owns it."""
         emitter = self._running.emitter
         if not self._store.is_stored(emitter):
-            if self._running.until_ms is not None or not self._store.have_ended(self._running.after):
+            may_wait = self._running.may_wait(time.time_ns() // 1_000_000)
+            if self._running.until_ms is not None or (may_wait and not self._store.have_ended(self._running.after)):
                 return False
             self._store.add(self._running, self.plan_type(0, self._running.since_ms, 1, 1))
         owned = self._store.claim(emitter, self.plan_type.of)
@@ -357,17 +372,17 @@ class PlanRunner(ABC, Generic[P]):
             False if the time of the turn was up before all was acknowledged: another call goes on.
         """
         if self._shipping is None:
-            blocks = self._blocks(plan)
+            running, blocks = self._running, self._blocks(plan)
             flush = Flush(
                 plan.number,
                 plan.through_ms,
                 tuple(blocks.blocks),
                 blocks.dropped,
                 thinned=blocks.thinned,
-                progress=claims(self._progress(plan), self._running, self._lane),
+                progress=claims(self._progress(plan), running, self._lane),
             )
-            self._shipping = flush, blocks
-        flush, blocks = self._shipping
+            self._shipping = flush, blocks, running
+        flush, blocks, running = self._shipping
         if self._reporting is None:
             if blocks.positions is not None:
                 self._shipper.account_for(flush, blocks.positions)
@@ -375,7 +390,10 @@ class PlanRunner(ABC, Generic[P]):
                 return False
             self._unsaved = self._account.changed()
             self._shipper.report_seq = plan.sequence << REPORT_BITS
-            self._reporting = self._start_report()
+            # of one that was replaced, that it has ended: other windows do not wait for it
+            self._has_ended = running.until_ms is not None
+            is_replaced = self._has_ended and not running.is_deleted
+            self._reporting = self._shipper.start_report(running.until_ms, unfinished=is_replaced)
         if not self._is_reported(self._reporting):
             return False
         self._shipping = self._reporting = None
@@ -389,12 +407,6 @@ class PlanRunner(ABC, Generic[P]):
         self._metrics.count(self._running.tap, blocks, plan)
         self._tidy()
         return True
-
-    def _start_report(self) -> PendingReport:
-        """Begin to report; of a tap that was replaced, that it has ended: other windows do not wait for it."""
-        until_ms = self._running.until_ms
-        self._has_ended = until_ms is not None
-        return self._shipper.start_report(until_ms, unfinished=self._has_ended)
 
     def _is_reported(self, reporting: PendingReport) -> bool:
         """Return whether the broker has a report, as far as the time of the turn allows to wait. Raise ConnectionError
@@ -445,9 +457,16 @@ class PlanRunner(ABC, Generic[P]):
         if self._plan is None and not self._own():
             return True
         assert self._plan is not None
+        until_ms = self._running.until_ms
+        if until_ms is None:  # no version that is known wanted it
+            until_ms = max(self._plan.through_ms, self._running.since_ms)
+            self.go_on_as(replace(self._running, until_ms=until_ms, is_deleted=True))
+        elif self._plan.through_ms < until_ms and self._reads_on(until_ms):
+            self.turn()
+            return False
         self._begin_turn()
-        if self._running.until_ms is None:  # no version that is known wanted it
-            self.go_on_as(replace(self._running, until_ms=max(self._plan.through_ms, self._running.since_ms)))
+        if not self._is_done and self._pause_s >= MAX_PAUSE_S:
+            self._advance(self._abandoned(self._plan, until_ms))
         if not self._is_done and not self._carry_out(self._plan):
             return False
         if not self._is_last:
@@ -457,6 +476,11 @@ class PlanRunner(ABC, Generic[P]):
                 return False
         self._store.forget(self._running.emitter)
         return True
+
+    def _reads_on(self, until_ms: int) -> bool:
+        """Return whether a tap that is to be closed still reads what it has to, since it was away: if it can, and for
+        an hour at most."""
+        return self._pause_s < MAX_PAUSE_S and time.time_ns() // 1_000_000 < until_ms + 2 * LINGER_MS
 
     def _show_no_longer(self) -> None:
         if self._plan is None or self._plan.ends_ms is None:  # else another one may be shown in its place

@@ -134,6 +134,8 @@ class TapRunner(PlanRunner[TapPlan]):
         is more to do than to report, return for how long (s) to wait before the tap's own turn, which does it."""
         if self._stop.is_set() or self._plan is None or not self._is_done or self._unsaved or self._counts.unreadable:
             return 0.0
+        if self._plan.ends_ms != self._running.until_ms:  # which its own turns are to say
+            return 0.0
         try:
             following = self._without_look(self._plan) or self._next(self._plan)
         except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lagloss.wire.format import RETENTION_MS, WINDOW_S
@@ -23,8 +23,9 @@ LINGER_MS: Final = 3_600_000
 class RunningTap:
     """A tap at work, which makes beacons of the windows that start in [`since_ms`, `until_ms`) (epoch ms).
 
-    `emitter`: its id. `until_ms`: None while the newest version wants it. `is_moved`: its node is tapped in the version
-    that replaced it, and has left its topic. `after`: the emitters of those that it and others have replaced.
+    `emitter`: its id. `until_ms`: None while the newest version wants it. `is_moved`: taps take its node in since it
+    was replaced, and none of them reads its topic. `is_deleted`: its pipeline is, or what wanted it. `after`: the
+    emitters of those that it and others have replaced.
     """
 
     tap: AnyTap
@@ -32,7 +33,12 @@ class RunningTap:
     since_ms: int
     until_ms: int | None = None
     is_moved: bool = False
+    is_deleted: bool = False
     after: frozenset[bytes] = frozenset()
+
+    def may_wait(self, now_ms: int) -> bool:
+        """Return whether it does not begin before the taps that it replaces have said that they ended."""
+        return now_ms < self.since_ms + LINGER_MS + WINDOW_MS
 
     def is_wanted(self, now_ms: int) -> bool:
         return self.until_ms is None or now_ms < self.until_ms + LINGER_MS
@@ -64,7 +70,11 @@ def taps_after(before: PipelineTaps | None, stored: Iterable[StoredPipeline]) ->
         wanted: tuple[AnyTap, ...] = (*version.definition.taps, *version.definition.table_taps)
         ended = {tap: at_ms for tap, at_ms in taps.since_ms.items() if tap not in wanted or tap not in since_ms}
         replaced = (
-            *(tap for tap in taps.replaced if (tap.until_ms or 0) > version.applied_at_ms - RETENTION_MS),
+            *(
+                replace(tap, is_moved=tap.is_moved and _is_moved(tap.tap, wanted))
+                for tap in taps.replaced
+                if (tap.until_ms or 0) > version.applied_at_ms - RETENTION_MS
+            ),
             *(
                 RunningTap(tap, _emitter(tap, at_ms), at_ms, first_ms, _is_moved(tap, wanted))
                 for tap, at_ms in ended.items()

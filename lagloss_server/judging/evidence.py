@@ -223,8 +223,17 @@ class Evidence:
         incomplete |= {state.node for state in self.silent()}
         incomplete |= {state.node for state in self.emitters if self._may_be_cut_off(state, graph)}
         incomplete |= graph.spanned
+        for node in self._replaced_within():
+            incomplete |= {node, *graph.neighbours(node)} if node in graph.nodes else set()
         accounted = {state.node for state in expected} | {tally.node for tally in self.tallies}
         return frozenset(node for node in graph.nodes if node in incomplete or node not in accounted)
+
+    def _replaced_within(self) -> set[str]:
+        """Return the nodes whose taps of an earlier version have seen messages of this window, before it was known to
+        be their successors'."""
+        start_ms = self.window_start_s * 1000
+        ended = {state.emitter for state in self.emitters if state.unfinished and state.sent_at <= start_ms}
+        return {tally.node for tally in self.tallies if tally.emitter in ended}
 
     @property
     def clock_skew_ms(self) -> int:
@@ -251,9 +260,13 @@ class Evidence:
         counted = any(tally.node in sources and tally.beacons + tally.dropped for tally in self.tallies)
         return not counted and not self.lacks_reports and all(map(self._is_through, sources))
 
+    def _is_after(self, state: EmitterState) -> bool:
+        """Return whether it closed before this window ended."""
+        return state.closed and state.sent_at < self.window_end_ms
+
     def _is_through(self, source: str) -> bool:
         states = [state for state in self.emitters if state.node == source and not self._is_given_up(state)]
-        return bool(states) and all(state.closed or self.is_final(state) for state in states)
+        return bool(states) and all(self.is_final(state) or self._is_after(state) for state in states)
 
     def progress(self, checkpoint: str) -> PlaceProgress | None:
         """Return how far the lanes of a place's checkpoint have come (rule 4); None where no emitter reported any."""

@@ -379,7 +379,7 @@ def rule_5_waiting(case: Case, last_seen_ms: float) -> str:
 
 def rule_7_complete(case: Case) -> set[str]:
     """The nodes whose evidence is complete."""
-    changed = rule_7e_changed(case)
+    changed = rule_7e_changed(case) | rule_7k_replaced(case)
     return {
         node
         for node in case.d.all_nodes
@@ -460,6 +460,17 @@ def rule_7e_changed(case: Case) -> set[str]:
                     changed |= {m} if n in different else set()
                     changed |= {n} if m in different else set()
     return changed
+
+
+def rule_7k_replaced(case: Case) -> set[str]:
+    """Nodes, and their neighbours, with a tally of an emitter that had closed, unfinished, by the window's start."""
+    found = {
+        e.node
+        for e in case.emitters.values()
+        if e.unfinished and e.sent_at_ms <= case.start_s * 1000 and sent_tally(e, case.start_s)
+    }
+    links = [(n, m) for n in case.d.nodes for m in case.d.to[n]]
+    return found | {m for n, m in links if n in found} | {n for n, m in links if m in found}
 
 
 def facts(d: Definition, name: str) -> Any:
@@ -620,13 +631,15 @@ def rule_18_worst(verdicts: list[str]) -> str:
 
 
 def rule_10_is_through(case: Case, source: str) -> bool:
-    """Every known emitter (at least one) of a source is final or closed."""
+    """Every known emitter (at least one) of a source is final, or closed before the window's end."""
     known = [
         e
         for e in case.emitters.values()
         if e.node == source and not no_longer_expected(e, case.start_s, case.now_ms, case.lanes)
     ]
-    return bool(known) and all(e.closed or e.final_through_s >= case.end_s for e in known)
+    return bool(known) and all(
+        e.final_through_s >= case.end_s or (e.closed and e.sent_at_ms < case.end_s * 1000) for e in known
+    )
 
 
 def rule_10_reasons(case: Case, fates: list[Fate], unexplained: int, complete: set[str]) -> list[str]:

@@ -22,7 +22,7 @@ from taps.records import TapCounts
 from taps.store import OwnedTap
 from taps.tables.reading import TablePlan, TableRead, TableRow
 from taps.tables.runner import TableRunner
-from taps.wanted import RunningTap
+from taps.wanted import LINGER_MS, RunningTap
 
 SPEC = TableSpec(database="shop", table="a.orders", id="id", event_time="at", cursor="n", flush="30s")
 TAP = TableTap("p", "sink", SPEC, ("out",), first=False)
@@ -177,7 +177,7 @@ def test_what_a_tap_has_not_read_by_its_end_is_gone(is_behind: bool) -> None:
     world = World()
     world.step()
     world.rows.trouble = "timeout"
-    until_ms = NOW_MS + (3 * MINUTE_MS if is_behind else 0)
+    until_ms = NOW_MS + (3 * MINUTE_MS if is_behind else -LINGER_MS)
     world.runner.go_on_as(replace(world.running, until_ms=until_ms))
     world.runner.stop(close=True)
     while world.step() is not None:
