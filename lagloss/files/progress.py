@@ -36,7 +36,8 @@ class Held:
 
     `stored_at_ms`: when the oldest of its objects was stored (epoch ms), 0 if that is not known. `visible_at_ms`: when
     others can receive it again, by `steady_ms`. `is_given_up`: this process is not working on it any more.
-    `is_imported`: it only remains to be deleted.
+    `is_imported`: it only remains to be deleted. `proofs`: empty polls since it was given up that prove what became of
+    it; `next_proof_ms`: when the next of them can begin, at the earliest.
     """
 
     stored_at_ms: int
@@ -44,6 +45,8 @@ class Held:
     work: list[Processing] = field(default_factory=list)
     is_given_up: bool = False
     is_imported: bool = False
+    proofs: int = 0
+    next_proof_ms: int = 0
 
     @property
     def floor_ms(self) -> int:
@@ -68,6 +71,7 @@ class QueueProgress:
         queue: the name of the lane that all of the queue's consumers share.
         slack_ms: longest time from an object's landing until its notification is visible, or in flight at a live
             consumer.
+        visibility_ms: visibility timeout of all that is received from the queue.
         now_ms: the host's clock, in epoch ms.
         clock_ms: the clock of `emptied` and of messages held.
     """
@@ -76,11 +80,13 @@ class QueueProgress:
         self,
         queue: str,
         slack_ms: int,
+        visibility_ms: int,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         clock_ms: Callable[[], int] = steady_ms,
     ) -> None:
         self.queue = queue
         self._slack_ms = slack_ms
+        self._pauses_ms = (visibility_ms, SETTLED_MS)
         self._now_ms = now_ms
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
@@ -108,21 +114,35 @@ class QueueProgress:
         queue_message.is_given_up = True
 
     def emptied(self, asked_ms: int) -> None:
-        """Note that a long poll that began at `asked_ms`, by `steady_ms`, found nothing visible.
-
-        Messages that were given up and had been visible by then are in flight elsewhere, or in the dead-letter queue.
-        """
+        """Note that a long poll that began at `asked_ms`, by `steady_ms`, found nothing visible."""
+        ended_ms = max(asked_ms, self._clock_ms())
         with self._lock:
             if self._emptied is None or asked_ms >= self._emptied[0]:
                 self._emptied = asked_ms, self._by_host(asked_ms)
             gone = [
                 message
                 for message, held in self._held.items()
-                if held.is_given_up and held.visible_at_ms + SETTLED_MS <= asked_ms
+                if held.is_given_up and self._is_gone(held, asked_ms, ended_ms)
             ]
             released = [self._held.pop(message) for message in gone]
         for queue_message in released:
             queue_message.release()
+
+    def _is_gone(self, held: Held, asked_ms: int, ended_ms: int) -> bool:
+        """Return True if an empty poll proves that others have reported a message that was given up, or that it is in
+        the dead-letter queue.
+
+        It takes three. The first that began once the message was visible proves that another consumer had received it.
+        That consumer can have died before it reported this: the second, a visibility timeout later, proves that the
+        message was received again. Whichever consumer has it then, has reported so by the third.
+        """
+        if asked_ms < max(held.visible_at_ms, held.next_proof_ms):
+            return False
+        if held.proofs == len(self._pauses_ms):
+            return True
+        held.next_proof_ms = ended_ms + self._pauses_ms[held.proofs]
+        held.proofs += 1
+        return False
 
     def working(self) -> list[tuple[str, Held]]:
         """Return the messages that this process works on."""

@@ -185,7 +185,7 @@ class NodeQueue:
         self._max_receives = int(redrive["maxReceiveCount"]) if "maxReceiveCount" in redrive else None
         on_its_way_s = notified_within_s + int(attributes.get("DelaySeconds", 0))
         slack_s = max(on_its_way_s, self._visibility_s) + CLOCK_S
-        self.progress = QueueProgress(url.rpartition("/")[2], int(slack_s * 1000))
+        self.progress = QueueProgress(url.rpartition("/")[2], int(slack_s * 1000), self._visibility_s * 1000)
         for emitter in (node.records, node.files, node.notified):
             if emitter is not None:
                 emitter.follow(QueueLanes(self.progress, f"{emitter.node}.in"))

@@ -18,9 +18,9 @@ from lagloss_server.model.graph import Graph
 
 S: Final = 1_000
 BEGIN_MS: Final = 1_795_536_000_000
-VISIBILITY_MS: Final = 20 * S
+VISIBILITIES_MS: Final = (20 * S, 120 * S)
+"""Below and above the time in which a consumer reports what it received."""
 NOTIFIED_MS: Final = 30 * S
-SLACK_MS: Final = max(VISIBILITY_MS, NOTIFIED_MS) + 5 * S
 MAX_RECEIVES: Final = 3
 BUSY_S, CALM_S = 900, 900
 GRAPH: Final = Graph(
@@ -77,7 +77,8 @@ class Consumer:
         self.world = world
         self.id = number.to_bytes(16, "big")
         self.started_ms = world.now_ms
-        self.progress = QueueProgress("q", SLACK_MS, lambda: world.now_ms, lambda: world.now_ms)
+        slack_ms = max(world.visibility_ms, NOTIFIED_MS) + 5 * S
+        self.progress = QueueProgress("q", slack_ms, world.visibility_ms, lambda: world.now_ms, lambda: world.now_ms)
         self.hand: dict[Work, int] = {}
         self.jobs: list[Job] = []
         self.observed: list[tuple[File, str, int]] = []
@@ -93,15 +94,15 @@ class Consumer:
         if self.jobs:
             self._work(self.jobs[0])
         elif random_.random() < 0.8:
-            self._receive()
+            self.receive()
         for job in self.jobs:
-            if not job.is_hung and job.held.visible_at_ms - self.world.now_ms <= VISIBILITY_MS / 3:
-                job.held.visible_at_ms = job.file.visible_ms = self.world.now_ms + VISIBILITY_MS
+            if not job.is_hung and job.held.visible_at_ms - self.world.now_ms <= self.world.visibility_ms / 3:
+                job.held.visible_at_ms = job.file.visible_ms = self.world.now_ms + self.world.visibility_ms
         is_due = self.observed or random_.random() < 0.15 or self.world.now_ms - self.appended_ms >= 10 * S
         if is_due and random_.random() < 0.9:  # else the broker is slow
             self.report()
 
-    def _receive(self) -> None:
+    def receive(self) -> None:
         world = self.world
         files = world.visible()
         if not files:
@@ -109,7 +110,7 @@ class Consumer:
             return
         for file in files:
             file.receives += 1
-            file.visible_ms = world.now_ms + VISIBILITY_MS
+            file.visible_ms = world.now_ms + world.visibility_ms
             work = Work(self.hand)
             self.hand[work] = world.now_ms
             held = Held(file.landed_ms, file.visible_ms, [work])  # type: ignore[list-item]
@@ -183,8 +184,9 @@ class Consumer:
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, visibility_ms: int) -> None:
         self.random = random.Random(seed)
+        self.visibility_ms = visibility_ms
         self.now_ms = BEGIN_MS
         self.files: list[File] = []
         self.consumers: list[Consumer] = []
@@ -210,8 +212,9 @@ class World:
         notified_ms = None if is_lost else self.now_ms + min(delay_ms, NOTIFIED_MS)
         self.files.append(File(len(self.files), self.now_ms, notified_ms))
 
-    def start(self) -> None:
+    def start(self) -> Consumer:
         self.consumers.append(Consumer(self, len(self.consumers) + 1))
+        return self.consumers[-1]
 
     def step(self, *, is_busy: bool) -> None:
         self.now_ms += S
@@ -260,9 +263,12 @@ def is_behind(overtaken: Overtaken, seen_ms: float) -> bool:
     return seen_ms < overtaken.before and not any(start <= seen_ms < end for start, end in overtaken.held)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_no_file_that_still_comes_is_ever_lost_for_certain_and_those_that_do_not_come_are(seed: int) -> None:
-    world = World(seed)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("visibility_ms", VISIBILITIES_MS)
+def test_no_file_that_still_comes_is_ever_lost_for_certain_and_those_that_do_not_come_are(
+    seed: int, visibility_ms: int
+) -> None:
+    world = World(seed, visibility_ms)
     world.start()
     found_while_busy: set[File] = set()
     for at_s in range(BUSY_S + CALM_S):
@@ -278,3 +284,40 @@ def test_no_file_that_still_comes_is_ever_lost_for_certain_and_those_that_do_not
     assert all({"out", "dead"} & file.seen.keys() for file in world.files if file not in gone)
     assert gone == world.overtaken().keys()
     assert found_while_busy
+
+
+@pytest.mark.parametrize(
+    ("received_s", "again_s"),
+    [
+        pytest.param(131, 251, id="at once"),
+        pytest.param(200, 320, id="behind a backlog"),
+        pytest.param(131, 290, id="behind a backlog after its importer was killed"),
+    ],
+)
+def test_a_file_that_failed_is_not_lost_while_its_next_importer_was_killed_before_it_reported(
+    received_s: int, again_s: int
+) -> None:
+    """`received_s`, `again_s`: when the file is received a second and a third time; until then others of the queue are,
+    so that no poll comes back empty. The third importer lives, and takes a while until it reports."""
+    world = World(0, 120 * S)
+    failed, killed, third = world.start(), world.start(), world.start()
+    world.files.append(File(0, BEGIN_MS, BEGIN_MS))
+    for at_s in range(11, again_s + 300):
+        world.now_ms = BEGIN_MS + at_s * S
+        is_there = bool(world.visible())
+        if at_s in (11, received_s, again_s):
+            assert is_there
+            {11: failed, received_s: killed, again_s: third}[at_s].receive()
+        elif not is_there:
+            for consumer in (failed, third):
+                consumer.progress.emptied(world.now_ms)
+        if at_s == 12:
+            failed.observed.append((world.files[0], "in", world.now_ms))
+            failed.progress.give_up(failed.jobs[0].held)
+        if at_s == received_s:
+            killed.end(is_killed=True)
+        for consumer in world.living:
+            if consumer is not third or not again_s <= at_s < again_s + 10:
+                consumer.report()
+        assert not world.overtaken(), f"{at_s} s: {world.overtaken()}"
+    assert failed.progress.is_settled
