@@ -49,6 +49,9 @@ _ATTRIBUTES: Final = [
 _DEAD_FROM: Final = "DeadLetterQueueSourceArn"
 """Of a message that was in a dead-letter queue: the queue that it came from. Senders cannot set it."""
 
+_OF_QUEUE: Final = {"VisibilityTimeout": "visibility_s", "QueueUrl": "url"}
+"""Arguments of `receive_message` that hold for all of a queue's messages, by the parameter that sets them."""
+
 
 _Marks = list[tuple[Emitter, int]]
 """What has to be acknowledged before a message goes on."""
@@ -214,7 +217,16 @@ class NodeQueue:
 
         Ask with WaitTimeSeconds: only an empty answer to a long poll proves that nothing waits. Messages that name no
         file (`s3:TestEvent`) are deleted.
+
+        Raises:
+            ValueError: the request names its own VisibilityTimeout or QueueUrl, with which the proofs would not hold.
         """
+        for name, parameter in _OF_QUEUE.items():
+            if name in request:
+                raise ValueError(
+                    f"receive() got {name}={request[name]!r}, expected none: "
+                    f"all messages of a queue have the same; pass {parameter} to FileNode.queue"
+                )
         self._start()
         asked_ms = steady_ms()
         answer = self._receive(self._url, {"VisibilityTimeout": self._visibility_s, **request})
@@ -223,11 +235,12 @@ class NodeQueue:
         return [file for message in answer for file in self._taken(message)]
 
     def _receive(self, url: str, request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        names = ["SentTimestamp", "ApproximateReceiveCount", _DEAD_FROM]
-        own = sorted({*request.get("MessageAttributeNames", ()), REPLAY_HEADER})
-        answer = self._sqs.receive_message(
-            **{"QueueUrl": url, "MessageSystemAttributeNames": names, **request, "MessageAttributeNames": own}
-        )
+        names = {
+            "MessageSystemAttributeNames": {"SentTimestamp", "ApproximateReceiveCount", _DEAD_FROM},
+            "MessageAttributeNames": {REPLAY_HEADER},
+        }
+        merged = {name: sorted(own.union(request.get(name, ()))) for name, own in names.items()}
+        answer = self._sqs.receive_message(**{"QueueUrl": url, **request, **merged})
         messages: list[Mapping[str, Any]] = answer.get("Messages", [])
         return messages
 

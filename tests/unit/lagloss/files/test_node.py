@@ -466,6 +466,29 @@ def test_a_short_poll_proves_nothing(node: FileNode) -> None:
     assert lanes(queue.progress)["db-queue"] > 0
 
 
+@pytest.mark.parametrize(
+    ("argument", "parameter"), [({"VisibilityTimeout": 600}, "visibility_s"), ({"QueueUrl": DLQ}, "url")]
+)
+def test_a_request_cannot_differ_from_what_the_proofs_take_for_granted(
+    node: FileNode, sqs: FakeQueue, argument: dict[str, Any], parameter: str
+) -> None:
+    with pytest.raises(ValueError, match=parameter):
+        node.queue(sqs, URL).receive(WaitTimeSeconds=1, **argument)
+    assert sqs.messages[0].received == 0
+
+
+def test_a_request_for_other_attributes_leaves_the_last_try_known(
+    log: MemoryOutlet, node: FileNode, sqs: FakeQueue
+) -> None:
+    sqs.messages[0].received = 1
+    queue = node.queue(sqs, URL)
+    [file] = queue.receive(WaitTimeSeconds=1, MessageSystemAttributeNames=["SenderId"])
+    queue.fail(file, "poison")
+    assert node.files is not None
+    assert node.files.flush()
+    assert ("db.dead", "poison") in reasons(log)
+
+
 def test_a_node_that_never_found_its_queue_empty_is_unfinished(
     log: MemoryOutlet, node: FileNode, sqs: FakeQueue
 ) -> None:
