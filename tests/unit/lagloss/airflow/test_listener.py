@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.runs.run_store import RunReport
 from tests.fakes.http_receiver import HttpReceiver, Reply, Request
+from tests.support.kafka_log import wait_for
 
 NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)
 spec = pluggy.HookspecMarker("airflow")
@@ -47,8 +49,20 @@ class Hooks:
 
 
 class FakeCollector(HttpReceiver):
+    """Accepts reports, unless `statuses` has another answer for their token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statuses: dict[str, int] = {}
+        self.numbers: defaultdict[str, list[int]] = defaultdict(list)
+        """Of the reports that were accepted, by their token, as often as they came."""
+
     def answer(self, request: Request) -> Reply:
-        return Reply(202, b'{"accepted": 1, "ignored": 0}')
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        status = self.statuses.get(token, 202)
+        if status == 202:
+            self.numbers[token] += [report.get("n") for report in request.json()["reports"]]
+        return Reply(status, b'{"accepted": 1, "ignored": 0}')
 
     @property
     def reports(self) -> list[RunReport]:
@@ -134,6 +148,57 @@ def test_what_the_collector_refuses_is_dropped_and_what_it_cannot_take_now_is_se
     sender.put({"fine": True})
     assert sender.flush()
     assert len(collector.requests) == 4
+
+
+@pytest.mark.parametrize("status", [401, 403, 413, 422])
+def test_a_token_that_is_refused_takes_no_reports_from_the_others(
+    collector: FakeCollector, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector.statuses["revoked"] = status
+    sender = ReportSender(Collector(collector.url, ["revoked", "good"]))
+    for number in range(3):
+        sender.put({"n": number})
+        assert sender.flush()
+    assert (collector.numbers["good"], sender.dropped) == ([0, 1, 2], 0)
+    assert [record.message.partition("with ")[2][:14] for record in caplog.records] == ["token 1 of 2: "]
+    assert "revoked" not in caplog.text
+    collector.statuses["good"] = 401
+    sender.put({"n": 3})
+    assert sender.flush()
+    assert sender.dropped == 1
+    assert "token 2 of 2" in caplog.text
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_pipeline_that_is_busy_holds_up_no_other_and_gets_its_reports_later_in_order(
+    collector: FakeCollector, status: int
+) -> None:
+    collector.statuses["busy"] = status
+    sender = ReportSender(Collector(collector.url, ["busy", "good"]))
+    for number in range(3):
+        sender.put({"n": number})
+        assert not sender.flush(0.3)
+        assert collector.numbers["good"] == list(range(number + 1))
+    del collector.statuses["busy"]
+    assert sender.flush()
+    assert collector.numbers == {"good": [0, 1, 2], "busy": [0, 1, 2]}
+    assert sender.dropped == 0
+
+
+def test_a_pipeline_that_is_busy_for_long_loses_the_oldest_reports_and_no_other_does(
+    collector: FakeCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "MAX_WAITING", 10)
+    collector.statuses["busy"] = 503
+    sender = ReportSender(Collector(collector.url, ["busy", "good"]))
+    for number in range(25):
+        sender.put({"n": number})
+        wait_for(lambda: number in collector.numbers["good"], what="the report")  # noqa: B023
+    assert sender.dropped == 15
+    del collector.statuses["busy"]
+    assert sender.flush()
+    assert collector.numbers == {"good": list(range(25)), "busy": list(range(15, 25))}
+    assert sender.dropped == 15
 
 
 def test_a_listener_that_fails_says_so_once_and_raises_nothing(
