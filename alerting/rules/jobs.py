@@ -57,7 +57,8 @@ class _JobRule:
         return []
 
     def _runs(self, view: PipelineView) -> list[DagRun]:
-        return [run for run in view.runs if run.dag == self.job.dag]
+        """Return the job's runs over hours that have ended: a run of a future date is no news of them."""
+        return [run for run in view.runs if run.dag == self.job.dag and run.hour.to_s <= view.now_s]
 
     def _hours(self, view: PipelineView, runs: Sequence[DagRun]) -> list[int]:
         """Return the ends of the hours of the last day that a result is expected of."""
@@ -74,10 +75,10 @@ class _JobRule:
         assessment = by_the_clock(view, value, True, places, said)
         return replace(assessment, tickets=(view.this_minute_s,) if is_ticket else ())
 
-    def _hour(self, runs: Sequence[DagRun], to_s: int) -> TimeRange:
+    def _hour(self, view: PipelineView, runs: Sequence[DagRun], to_s: int) -> TimeRange:
         """Return the hour that ends then: that of its run, if it has one."""
         hours = [run.hour for run in runs if run.hour.to_s == to_s]
-        return hours[-1] if hours else TimeRange(to_s - hour_s(self.job, runs), to_s)
+        return hours[-1] if hours else TimeRange(to_s - hour_s(self.job, runs, view.now_s), to_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class DeadlineMissed(_JobRule):
         newest = [run for run in runs if run.hour.to_s == late[-1]]
         state = f"its run is {newest[-1].state}" if newest else "no run of it has started"
         text = f"{self.job.dag} missed its deadline, {fmt.duration_s(self.target)} after the end of the hour; {state}"
-        return self._breach(view, view.now_s - late[0], text, [self._hour(runs, to_s) for to_s in late])
+        return self._breach(view, view.now_s - late[0], text, [self._hour(view, runs, to_s) for to_s in late])
 
     def text(self, value: float) -> str:
         since, limit = fmt.against(fmt.duration_s, value, self.target)
@@ -129,7 +130,7 @@ class RunFailed(_JobRule):
         return f"time since a run of {self.job.dag} failed"
 
     def assess(self, view: PipelineView) -> Assessment:
-        runs = self._runs(view)
+        runs = [run for run in view.runs if run.dag == self.job.dag]  # one that failed early is bad at once
         tried = [run for run in runs if run.has_ended or run.failed_ms is not None]
         newest = {run.hour.to_s: run for run in sorted(tried, key=lambda run: run.ended_ms or 0)}
         bad = []
@@ -172,11 +173,11 @@ class OutputStale(_JobRule):
         if newest_s is None:
             return by_the_clock(view, None, False)
         age_s = view.now_s - newest_s
-        beyond_s = 2 * (hour_s(self.job, runs) - self.job.span // 1_000)  # of hours that are longer than declared
-        limit_s = self.target if self.is_given else self.target + max(0, beyond_s)
+        longer_s = hour_s(self.job, runs, view.now_s) - self.job.span // 1_000  # than declared
+        limit_s = self.target if self.is_given else self.target + max(0, 2 * longer_s)
         if age_s <= limit_s:
             return by_the_clock(view, age_s, False)
-        hours = [self._hour(runs, to_s) for to_s in self._hours(view, runs) if to_s > newest_s]
+        hours = [self._hour(view, runs, to_s) for to_s in self._hours(view, runs) if to_s > newest_s]
         return self._breach(view, age_s, self._text(age_s, limit_s), hours)
 
     def text(self, value: float) -> str:
@@ -221,7 +222,7 @@ class RunLate(_JobRule):
             f"{self.job.dag} has no result {fmt.duration_s(waits_s)} after the end of its hour, "
             f"usually available after {fmt.duration_s(usual_s)}"
         )
-        return self._breach(view, waits_s / usual_s, text, [self._hour(runs, hours[-1])])
+        return self._breach(view, waits_s / usual_s, text, [self._hour(view, runs, hours[-1])])
 
     def text(self, value: float) -> str:
         took, limit = fmt.amount(value, "times"), fmt.amount(self.target, "times")

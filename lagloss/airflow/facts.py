@@ -31,10 +31,10 @@ def task_report(task_instance: Any, state: str) -> dict[str, Any]:
 
 
 def span_of(dag_run: Any, span: timedelta) -> tuple[datetime, datetime]:
-    """Return the event time that a run processes: its data interval, or the whole span before its date. As a job in a
-    pipeline's definition does, whose `span` is to be the same."""
+    """Return the event time that a run processes: its data interval, or the whole span before its date if that is
+    shorter than a minute. As a job in a pipeline's definition does, whose `span` is to be the same."""
     start, end = dag_run.data_interval_start, dag_run.data_interval_end
-    if start is not None and end is not None and start < end:
+    if start is not None and end is not None and end - start >= timedelta(minutes=1):
         return start, end
     length = span.total_seconds()
     to = datetime.fromtimestamp(_due(dag_run).timestamp() // length * length, UTC)

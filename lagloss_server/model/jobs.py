@@ -37,9 +37,10 @@ class JobSpec(Strict):
 
         Args:
             due_ms: its date: the end of its data interval, or when it was to run.
-            interval: its data interval in epoch ms. Airflow 3 gives cron schedules an empty one by default.
+            interval: its data interval in epoch ms. One shorter than a minute counts as none; Airflow 3 gives
+                cron schedules an empty one by default.
         """
-        if interval is not None and interval[0] < interval[1]:
+        if interval is not None and interval[1] - interval[0] >= MINUTE_MS:
             from_ms, to_ms = interval
         else:
             to_ms = due_ms // self.span * self.span

@@ -395,14 +395,14 @@ def expected_hours(job: JobSpec, runs: Iterable[DagRun], now_s: float) -> list[i
     ends = sorted({run.hour.to_s for run in runs})
     if not ends:
         return []
-    step_s = hour_s(job, runs)
+    step_s = hour_s(job, runs, now_s)
     return sorted({*range(ends[0], int(now_s) + 1, step_s), *(end for end in ends if end <= now_s)})
 
 
-def hour_s(job: JobSpec, runs: Iterable[DagRun]) -> int:
-    """Return how long the hours of a job are: that of its newest run, or its span before there is one."""
-    newest = max(runs, key=lambda run: run.hour.to_s, default=None)
-    return job.span // 1_000 if newest is None else newest.hour.length_s
+def hour_s(job: JobSpec, runs: Iterable[DagRun], now_s: float) -> int:
+    """Return how long the hours of a job are: the newest that has ended and has a run, or its span before that."""
+    ended = [run.hour for run in runs if run.hour.to_s <= now_s]
+    return max(ended, key=lambda hour: hour.to_s).length_s if ended else job.span // 1_000
 
 
 def judged_hours(job: JobSpec, runs: Sequence[DagRun], now_s: float) -> dict[int, bool]:

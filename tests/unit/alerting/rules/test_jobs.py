@@ -133,6 +133,15 @@ def test_daily_output_is_not_stale_after_two_hours() -> None:
     assert text_of(seen(with_job("outputStale: {max: 2h}"), [daily], 300), "output-stale/scores") is not None
 
 
+def test_a_run_of_a_future_date_hides_no_missing_result() -> None:
+    runs = [run(hours) for hours in range(1, 7)]
+    future = replace(run(-48), hour=TimeRange(END_S, END_S + 48 * HOUR_S), ended_ms=1_000 * END_S)
+    for rule, after in (("output-stale/scores", 81), ("deadline/scores", 21), ("run-late/scores", 21)):
+        text = text_of(seen(with_job(), [*runs, future], after), rule)
+        assert text is not None
+        assert text == text_of(seen(with_job(), runs, after), rule)
+
+
 def test_a_run_is_late_by_the_habit_of_the_results_before() -> None:
     before = [run(hours, "success", 10 + hours % 2) for hours in range(1, 8)]
     waits = run(0, "running", None)

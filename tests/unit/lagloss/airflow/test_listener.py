@@ -221,7 +221,7 @@ def test_without_a_collector_nothing_is_reported(monkeypatch: pytest.MonkeyPatch
 def test_the_sensor_waits_for_the_hour_that_the_job_is_about(minutes: int) -> None:
     at = NOON + timedelta(minutes=minutes)
     job = JobSpec(dag="scores")
-    for start in (at, at - timedelta(hours=1)):
+    for start in (at, at - timedelta(seconds=40), at - timedelta(minutes=1), at - timedelta(hours=1)):
         run = dag_run(data_interval_start=start, data_interval_end=at)
         found = TimeRange(*(int(moment.timestamp()) for moment in span_of(run, timedelta(hours=1))))
         due_ms, start_ms = (1_000 * int(moment.timestamp()) for moment in (at, start))

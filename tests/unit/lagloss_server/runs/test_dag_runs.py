@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
@@ -50,12 +52,16 @@ def run(hour: int, state: RunState, end_min: float | None = 10, *tries: TaskTry,
         (785, None, (720, 780)),  # five past one: the hour before
         (780, (780, 780), (720, 780)),  # what cron schedules have in Airflow 3
         (785, (725, 785), (725, 785)),
+        (785, (784, 785), (784, 785)),
+        (785, (784.1, 784.9), (720, 780)),  # within a minute: no interval
+        (785, (784.5, 785.4), (720, 780)),
+        (785, (786, 785), (720, 780)),
     ],
 )
 def test_a_run_processes_its_data_interval_or_the_whole_span_before_it(
-    due_min: int, interval_min: tuple[int, int] | None, span_min: tuple[int, int]
+    due_min: int, interval_min: tuple[float, float] | None, span_min: tuple[int, int]
 ) -> None:
-    interval = None if interval_min is None else (60_000 * interval_min[0], 60_000 * interval_min[1])
+    interval = None if interval_min is None else (round(60_000 * interval_min[0]), round(60_000 * interval_min[1]))
     assert JOB.span_of(60_000 * due_min, interval) == TimeRange(60 * span_min[0], 60 * span_min[1])
 
 
@@ -116,6 +122,26 @@ def test_a_result_is_expected_as_often_as_the_newest_hour_is_long() -> None:
     day_s = 24 * HOUR_S
     days = [replace(run(0, "success"), hour=TimeRange(day * day_s, (day + 1) * day_s)) for day in (1, 2)]
     assert expected_hours(JOB, days, 5 * day_s + 60) == [2 * day_s, 3 * day_s, 4 * day_s, 5 * day_s]
+
+
+@given(st.integers(0, 2 * HOUR_S * 1_000), st.integers(0, 200_000), st.integers(-HOUR_S, HOUR_S))
+def test_no_interval_keeps_hours_from_being_expected(start_ms: int, length_ms: int, due_in_s: int) -> None:
+    now_s = 30 * HOUR_S
+    due_ms = 1_000 * (now_s + due_in_s)
+    hour = JOB.span_of(due_ms, (due_ms - length_ms, due_ms) if length_ms else None)
+    earlier = JOB.span_of(start_ms, (start_ms, start_ms + length_ms))
+    runs = [replace(run(0, "success"), hour=processed) for processed in (earlier, hour)]
+    assert min(processed.length_s for processed in (earlier, hour)) >= 60
+    assert earlier.to_s in expected_hours(JOB, runs, now_s)
+    assert stats_of(JOB, runs, now_s).runs == 2
+
+
+def test_a_run_of_a_future_date_is_not_the_newest() -> None:
+    runs = [run(12, "success"), run(13, "success")]
+    future = replace(run(40, "success"), hour=TimeRange(16 * HOUR_S, 40 * HOUR_S))
+    now_s = 15 * HOUR_S + 60
+    assert expected_hours(JOB, [*runs, future], now_s) == expected_hours(JOB, runs, now_s)
+    assert expected_hours(JOB, [future], now_s) == []
 
 
 def test_tasks_are_ranked_by_their_median_duration_and_have_their_own_repairs() -> None:
