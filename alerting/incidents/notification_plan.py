@@ -6,7 +6,7 @@ route that changes, an escalation or a restart need no case of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -90,7 +90,7 @@ def plan(
             for receiver, episode in episodes.items()
             if _was_triggered(episode)
         ]
-    orders = []
+    orders: list[PlannedNotification] = []
     for receiver in dict.fromkeys([*goes_to, *episodes]):
         episode = episodes.get(receiver, [])
         if not any(row.action == "trigger" for row in episode):
@@ -99,7 +99,9 @@ def plan(
         elif _was_triggered(episode):
             resend_s = policy.resend_s.get(receiver)
             orders += _further(status, episode, goes_to.get(receiver), resend_s, now)
-    return [*orders, *_through_fallback(status, episodes, policy, now, leads_since)]
+    if not any(order.receiver == policy.fallback for order in orders):
+        orders += _through_fallback(status, episodes, goes_to, policy, now, leads_since)
+    return orders
 
 
 def to_withdraw(status: IncidentStatus, sent: Sequence[SentNotification]) -> list[SentNotification]:
@@ -212,16 +214,23 @@ def _main_place(body: Document) -> str | None:
 def _through_fallback(
     status: IncidentStatus,
     episodes: Mapping[str, Sequence[SentNotification]],
+    goes_to: Collection[str],
     policy: NotificationPolicy,
     now: datetime,
     leads_since: datetime | None,
 ) -> Iterator[PlannedNotification]:
-    """Yield one trigger to the fallback, for the first receiver that has not accepted its own for too long."""
+    """Yield one trigger to the fallback, for the first receiver that has not accepted its own for too long, or refused
+    it: the outbox raises a refusal only once, though the incident can be reopened."""
     fallback = policy.fallback
     if fallback is None or status.withheld is not None or episodes.get(fallback):
         return
     for receiver, episode in episodes.items():
-        for row in (row for row in episode if row.action == "trigger" and row.outcome is None):
+        triggers = [row for row in episode if row.action == "trigger"]
+        if triggers and not _was_triggered(episode) and receiver in goes_to and not status.is_acknowledged:
+            note = f"receiver {receiver} has refused this incident before"
+            yield PlannedNotification(fallback, "trigger", "fallback", triggers[-1].group_key, note=note)
+            return
+        for row in (row for row in triggers if row.outcome is None):
             stuck_s = _stuck_s(row, now, leads_since)
             if stuck_s >= FALLBACK_AFTER_S:
                 note = f"receiver {receiver} has not accepted this for {stuck_s / 60:.0f} min; retries continue"

@@ -269,6 +269,34 @@ def test_what_waited_while_no_alerter_ran_does_not_go_to_the_fallback_at_once() 
     assert [order.receiver for order in story.later(1).look()] == ["mail"]
 
 
+def test_a_reopened_incident_that_its_receiver_refused_goes_to_the_fallback_again() -> None:
+    story = Story(policy=NotificationPolicy(fallback="mail"))
+    story.look()
+    story.answered("failed")
+    for _ in range(3):
+        (order,) = story.look()
+        assert (order.receiver, order.action, order.change) == ("mail", "trigger", "fallback")
+        assert order.note == "receiver pager has refused this incident before"
+        story.answered("sent", "mail")
+        assert story.later(FALLBACK_AFTER_S).look() == []
+        story.standing = replace(OPEN, is_open=False, change="resolved")
+        assert [(order.receiver, order.action) for order in story.look()] == [("mail", "resolve")]
+        story.standing = OPEN
+
+
+def test_a_refusal_is_not_raised_while_the_incident_is_withheld_acknowledged_or_routed_elsewhere() -> None:
+    story = Story(policy=NotificationPolicy(fallback="mail"))
+    story.look()
+    story.answered("failed")
+    for standing in (replace(OPEN, withheld="silence"), replace(OPEN, is_acknowledged=True)):
+        story.standing = standing
+        assert story.look() == []
+    story.standing, story.goes_to = OPEN, {}
+    assert story.look() == []
+    story.goes_to = to("pager", "mail")
+    assert [(order.receiver, order.change) for order in story.look()] == [("mail", "opened")]
+
+
 def test_escalation_counts_from_when_somebody_was_told() -> None:
     story = Story()
     assert seconds_since_trigger(story.told, story.now) == 0
@@ -348,6 +376,18 @@ def test_whatever_happens_every_receiver_hears_a_story_that_makes_sense(events: 
         story.look()
         for receiver in ("pager", "chat", "mail"):
             check(story, receiver)
+        is_due = story.standing.is_open and story.standing.withheld is None and not story.standing.is_acknowledged
+        if has_fallback and is_due and story.goes_to:
+            routed = [row for row in episodes(story, *story.goes_to, "mail") if row.action == "trigger"]
+            assert any(row.outcome != "failed" or row.receiver == "mail" for row in routed), "no receiver has it"
+
+
+def episodes(story: Story, *receivers: str) -> list[SentNotification]:
+    """What was sent to these since the last resolve of each."""
+    rows: dict[str, list[SentNotification]] = {}
+    for row in (row for row in story.told if row.receiver in receivers):
+        rows[row.receiver] = [] if row.action == "resolve" else [*rows.get(row.receiver, ()), row]
+    return [row for receiver in rows for row in rows[receiver]]
 
 
 def check(story: Story, receiver: str) -> None:
