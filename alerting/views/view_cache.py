@@ -73,7 +73,7 @@ class ViewCache:
                 now_s,
                 reported_s=read_reported_s(connection, [name]).get(name, {}),
                 expected=read_expected(connection, [name], now_s).get(name, frozenset()) & cached.nodes,
-                runs=read_runs_by(connection, name, jobs, now_s - RUNS_S, limit=MAX_RUNS * len(jobs)),
+                runs=read_runs_by(connection, name, jobs, now_s - RUNS_S, limit=MAX_RUNS),
                 partitions=_partitions(connection, name, cached.rules.values(), now_s),
                 lost_afterwards=_lost_afterwards(connection, name, cached.rules.values(), now_s),
             )

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Row, case, func, select, tuple_
+from sqlalchemy import Column, Connection, Row, Text, case, func, select, true, tuple_
 from sqlalchemy.dialects.postgresql import Insert, insert
 
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.runs.dag_runs import UNMAPPED, DagRun, RunState, TaskTry, TryState
-from lagloss_server.store.schema.core import is_any, table_of
+from lagloss_server.store.schema.core import is_any, rows_of, table_of
 from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
 from lagloss_server.store.store import Store
 
@@ -154,7 +154,7 @@ def read_runs(
     limit: int = MAX_RUNS,
     run_id: str | None = None,
 ) -> list[DagRun]:
-    """Return the runs of these jobs of a pipeline that are due with from <= due < to, the newest `limit` of them,
+    """Return the runs of these jobs of a pipeline that are due with from <= due < to, the newest `limit` of each job,
     oldest first; or those of one name."""
     with store.engine.connect() as connection:
         return read_runs_by(connection, pipeline, jobs, from_s, to_s, limit=limit, run_id=run_id)
@@ -174,12 +174,15 @@ def read_runs_by(
     of_dag = {job.dag: job for job in jobs}
     if not of_dag:
         return []
-    chosen = [_RUN.c.pipeline == pipeline, is_any(_RUN.c.dag, of_dag), _RUN.c.due_at >= int(from_s * 1_000)]
+    dags = rows_of(((dag,) for dag in of_dag), dag=Text())
+    chosen = [_RUN.c.pipeline == pipeline, _RUN.c.dag == dags.c.dag, _RUN.c.due_at >= int(from_s * 1_000)]
     if to_s is not None:
         chosen.append(_RUN.c.due_at < int(to_s * 1_000))
     if run_id is not None:
         chosen.append(_RUN.c.run_id == run_id)
-    rows = connection.execute(select(_RUN).where(*chosen).order_by(_RUN.c.due_at.desc()).limit(limit)).all()
+    # lateral: each DAG ends its walk along the index at its own limit
+    newest = select(_RUN).where(*chosen).order_by(_RUN.c.due_at.desc()).limit(limit).lateral("newest")
+    rows = connection.execute(select(newest).select_from(dags.join(newest, true())).order_by(newest.c.due_at)).all()
     if not rows:
         return []
     tries: dict[tuple[str, str], list[TaskTry]] = {}
@@ -187,7 +190,7 @@ def read_runs_by(
     query = select(_TRY).where(_TRY.c.pipeline == pipeline, is_any(_TRY.c.dag, of_dag), is_any(_TRY.c.run_id, names))
     for row in connection.execute(query.order_by(_TRY.c.started_at.nulls_last(), _TRY.c.task, _TRY.c.map_index)):
         tries.setdefault((row.dag, row.run_id), []).append(_try(row))
-    return [_dag_run(row, of_dag[row.dag], tries.get((row.dag, row.run_id), ())) for row in reversed(rows)]
+    return [_dag_run(row, of_dag[row.dag], tries.get((row.dag, row.run_id), ())) for row in rows]
 
 
 def _try(row: Row[Any]) -> TaskTry:

@@ -77,6 +77,20 @@ def test_a_task_whose_run_was_not_reported_yet_is_in_a_run_that_runs(store: Stor
     assert (run.state, run.started_ms, [each.state for each in run.tries]) == ("running", None, ["failed"])
 
 
+def test_a_frequent_dag_does_not_hide_the_runs_of_another(store: Store) -> None:
+    minutes = {"frequent": range(0, 120, 5), "hourly": range(0, 120, 60)}
+    with store.engine.begin() as connection:
+        reports = [
+            RunReport(dag, f"r-{minute:03}", NOON_MS + 60_000 * minute) for dag in minutes for minute in minutes[dag]
+        ]
+        record(connection, [("q", report) for report in reports])
+    jobs = [JobSpec(dag=dag) for dag in minutes]
+    runs = read_runs(store, "q", jobs, limit=3)
+    assert [(run.dag, run.run_id) for run in runs if run.dag == "hourly"] == [("hourly", "r-000"), ("hourly", "r-060")]
+    assert [run.run_id for run in runs if run.dag == "frequent"] == ["r-105", "r-110", "r-115"]
+    assert [run.due_ms for run in runs] == sorted(run.due_ms for run in runs)
+
+
 def test_runs_of_other_dags_pipelines_and_times_are_left_out(store: Store) -> None:
     stored(store, list(REPORTS))
     assert read_runs(store, "another", [JOB]) == []
