@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, case, select
 
 from alerting.incidents import outbox
 from alerting.incidents import repository as incidents
@@ -24,7 +24,13 @@ from alerting.incidents.notification_plan import (
     to_withdraw,
 )
 from alerting.incidents.routing import ReceiverRoute, receivers_of
-from alerting.incidents.suppression import ActiveSilence, Maintenance, SuppressionContext, suppression_reason
+from alerting.incidents.suppression import (
+    ActiveSilence,
+    Maintenance,
+    SuppressionContext,
+    blind_upstream,
+    suppression_reason,
+)
 from alerting.rules import Rule
 from lagloss_server.incidents.actions import holding_silences
 from lagloss_server.incidents.changes import note_change
@@ -42,11 +48,12 @@ BLIND: str = "blind"
 @dataclass(frozen=True, slots=True)
 class NotificationContext:
     """What notifications depend on besides the incidents: those `sent` of each of them, the silences in force, the
-    pipelines that are `blind`, each with what withholds its incident, and since when the alerter leads."""
+    pipelines that are `blind`, each with the upstream one that withholds its incident, and since when the alerter
+    leads."""
 
     sent: Mapping[UUID, Sequence[SentNotification]]
     silences: Sequence[ActiveSilence] = ()
-    blind: Sequence[tuple[str, Withheld | None]] = ()
+    blind: Mapping[str, str | None] = field(default_factory=dict)
     leads_since: datetime | None = None
 
 
@@ -104,7 +111,7 @@ class Notifier:
         if not sent and not any(incident.is_open for incident in incidents):
             return NotificationContext({})
         upstream = {name for pipeline in pipelines for name in pipeline.definition.spec.alerts.upstream}
-        blind = _blind(connection, upstream) if upstream else ()
+        blind = _blind(connection, upstream) if upstream else {}
         leader = read_holder(connection, ALERTING)
         return NotificationContext(sent, _silences(connection, now), blind, None if leader is None else leader.since)
 
@@ -135,7 +142,7 @@ class Notifier:
                 **open_rules,
                 **{incident.rule: incident.severity for incident in incidents if incident.is_open},
             },
-            blind_upstream=_blind_upstream(context, pipeline),
+            blind_upstream=blind_upstream(pipeline.name, pipeline.definition.spec.alerts.upstream, context.blind),
         )
         if is_listed(pipeline.name):  # a silence of all would silence the canary, too
             around = replace(around, silences=context.silences, maintenance=self.maintenance)
@@ -210,22 +217,15 @@ def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
     ]
 
 
-def _blind(connection: Connection, pipelines: Iterable[str]) -> list[tuple[str, Withheld | None]]:
-    """Return those of these pipelines that are blind now, each with what withholds its incident."""
+def _blind(connection: Connection, pipelines: Iterable[str]) -> dict[str, str | None]:
+    """Return those of these pipelines that are blind now, each with the upstream one that withholds its incident, and
+    the blind ones that these are withheld by, and so on."""
     table = table_of(alert_tables.IncidentRow)
-    rows = connection.execute(
-        select(table).where(is_any(table.c.pipeline, pipelines), table.c.state == "open", table.c.kind == BLIND)
-    )
-    return [(row.pipeline, Withheld.of_row(row)) for row in rows]
-
-
-def _blind_upstream(context: NotificationContext, pipeline: StoredPipeline) -> set[str]:
-    """Return the upstream pipelines that are blind and not withheld because of this one: of two that follow each other,
-    one still pages."""
-    upstream = pipeline.definition.spec.alerts.upstream
-    return {
-        name
-        for name, withheld in context.blind
-        if name in upstream
-        and not (withheld is not None and withheld.kind == "upstream" and withheld.ref == pipeline.name)
-    }
+    cause = case((table.c.withheld_kind == "upstream", table.c.withheld_ref)).label("cause")
+    blind = select(table.c.pipeline, cause).where(table.c.state == "open", table.c.kind == BLIND)
+    chain = blind.where(is_any(table.c.pipeline, pipelines)).cte(recursive=True)
+    chain = chain.union(blind.where(table.c.pipeline == chain.c.cause))
+    causes: dict[str, str | None] = {}
+    for row in connection.execute(select(chain)):
+        causes[row.pipeline] = row.cause or causes.get(row.pipeline)
+    return causes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -49,6 +49,25 @@ class SuppressionContext:
     maintenance: Sequence[Maintenance] = ()
     open_rules: Mapping[str, str] = field(default_factory=dict)
     blind_upstream: Collection[str] = ()
+
+
+def blind_upstream(pipeline: str, upstream: Iterable[str], blind: Mapping[str, str | None]) -> set[str]:
+    """Return the upstream pipelines that withhold the incidents of this one: blind ones that are not withheld because
+    of it, however many lie between, so that in a ring of blind pipelines one pages. `blind`: by pipeline, the upstream
+    one that withholds its incident."""
+    return {name for name in upstream if name in blind and not _is_withheld_by(pipeline, name, blind)}
+
+
+def _is_withheld_by(pipeline: str, name: str, blind: Mapping[str, str | None]) -> bool:
+    """Return whether a blind pipeline is withheld because of this one, or in a ring of others that is to open first."""
+    passed = {pipeline}
+    while name not in passed:
+        passed.add(name)
+        cause = blind[name]
+        if cause is None or cause not in blind:
+            return False
+        name = cause
+    return True
 
 
 def covers(open_severity: str | None, severity: str) -> bool:

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from dateutil.rrule import rrulestr
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from alerting.incidents.suppression import ActiveSilence, Maintenance, SuppressionContext, suppression_reason
+from alerting.incidents.suppression import (
+    ActiveSilence,
+    Maintenance,
+    SuppressionContext,
+    blind_upstream,
+    suppression_reason,
+)
 from lagloss_server.model.matchers import Matcher
 
 LABELS = {"pipeline": "clicks", "rule": "on-time", "severity": "warning"}
@@ -46,6 +55,51 @@ def test_a_ticket_withholds_no_page_and_a_page_withholds_both() -> None:
 
 def test_a_blind_pipeline_upstream_inhibits() -> None:
     assert suppression_reason(LABELS, (), SuppressionContext(blind_upstream={"orders"}), NOW) is not None
+
+
+NAMES = "abcdef"
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[dict[str, set[str]], list[tuple[set[str], list[str]]]]:
+    """Pipelines with those upstream of them, and by turn the blind ones and the order in which they are evaluated."""
+    upstream = {name: draw(st.sets(st.sampled_from(NAMES))) - {name} for name in NAMES}
+    turn = st.tuples(st.sets(st.sampled_from(NAMES)), st.permutations(NAMES))
+    return upstream, draw(st.lists(turn, min_size=1, max_size=3))
+
+
+RING = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": set(), "e": set(), "f": set()}
+
+
+@given(worlds())
+@example((RING, [(set("abc"), list(NAMES))]))
+def test_of_blind_pipelines_that_withhold_each_other_one_pages_and_it_stays_so(world: Any) -> None:
+    upstream, turns = world
+    withheld: dict[str, str | None] = {}
+    for blind, order in turns:
+        withheld = {name: withheld.get(name) for name in blind}
+        for _ in range(2 * len(NAMES)):
+            before = dict(withheld)
+            for name in (name for name in order if name in blind):
+                around = SuppressionContext(blind_upstream=blind_upstream(name, upstream[name], withheld))
+                reason = suppression_reason(LABELS, (), around, NOW)
+                withheld[name] = None if reason is None else reason.ref
+        assert withheld == before, "it does not come to rest"
+        for name in blind:
+            chain = [name]
+            while (cause := withheld[chain[-1]]) is not None:
+                assert cause in blind - set(chain), "all of these wait for each other"
+                chain.append(cause)
+            assert bool(upstream[name] & blind) or chain == [name], "it is withheld without a cause"
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(NAMES)))
+def test_a_ring_that_was_withheld_as_a_whole_is_released(withheld: dict[str, str | None]) -> None:
+    upstream = {name: {cause} for name, cause in withheld.items()}
+    for _ in range(2):
+        for name in sorted(withheld):
+            withheld[name] = min(blind_upstream(name, upstream[name] - {name}, withheld), default=None)
+    assert not withheld or None in withheld.values()
 
 
 @pytest.mark.parametrize(
