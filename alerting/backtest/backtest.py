@@ -19,7 +19,7 @@ from alerting.backtest.replay import UNTRIED, Replay, Replayed
 from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.assessment import SHOWN_WINDOWS
 from alerting.rules.budget import BurnRate
-from alerting.rules.jobs import RUNS_S
+from alerting.rules.jobs import runs_s
 from alerting.rules.lag import OnTime
 from lagloss_server.base.errors import BadDefinition, NotEnoughData
 from lagloss_server.base.invalid import explain
@@ -148,7 +148,7 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
     with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
         history = read_history(connection, reader_of(tried), stored.name, from_s, to_s, judged)
         habits = read_habits(connection, tried, from_s, to_s)
-        runs = read_runs_by(connection, stored.name, tried.spec.jobs, from_s - RUNS_S, to_s)
+        runs = read_runs_by(connection, stored.name, tried.spec.jobs, from_s - runs_s(tried.spec.jobs), to_s)
         partitions = read_partition_minutes(connection, stored.name, from_s - NOW_S, to_s)
     windows = sum(start >= from_s for start in history.documents)
     if not windows:

@@ -63,6 +63,8 @@ def _summary(incident: Incident) -> str:
         return f"{pipeline}: {rule} revised: no breach after its windows were closed again or the rule changed"
     if because == "recovered":
         return f"{pipeline}: {rule} recovered after {incident.windows} min; at worst {incident.text}"
+    if because == "expired":
+        return f"{pipeline}: {rule} is too old to be followed, so its repair is unknown; last: {incident.text}"
     if not incident.is_open:
         return f"{pipeline}: {rule} is no longer evaluated ({because}); last: {incident.text}"
     place = next(iter(incident.where), None)

@@ -38,16 +38,17 @@ class Transition:
 
     `breaches`: value by window start of all windows that are breaches of the incident after the change; None where the
     value is no longer known; none at all once the last was revised away. `worst` and `value` (of the last window, or
-    the worst where that is not known) in the rule's unit. `why`: of a resolved one, `recovered` or `revised` (none of
-    its windows is a breach any more). `revised`: windows that stopped being breaches. `incident` None: a new one.
-    `pages`: whether it is a page by now; it is `raised` when a ticket becomes one, and stays one.
+    the worst where that is not known) in the rule's unit. `why`: of a resolved one, `recovered`, `expired` (what it was
+    of is too old to be known) or `revised` (none of its windows is a breach any more). `revised`: windows that stopped
+    being breaches. `incident` None: a new one. `pages`: whether it is a page by now; it is `raised` when a ticket
+    becomes one, and stays one.
     """
 
     kind: Literal["opened", "updated", "raised", "reopened", "resolved"]
     breaches: Mapping[int, float | None]
     worst: float
     value: float
-    why: Literal["", "recovered", "revised"] = ""
+    why: Literal["", "recovered", "expired", "revised"] = ""
     revised: tuple[int, ...] = ()
     incident: UUID | None = None
     pages: bool = True
@@ -126,9 +127,11 @@ def judge(
         return Transition("resolved", {}, worst, worst, "revised", revised, open_incident.id, pages)
     if pages and not open_incident.pages:  # first, so that a page which is over by now is one all the same
         return _change("raised", higher_is_worse, breaches, open_incident, revised, pages)
-    last = max(breaches)
-    if sum(start > last for start in assessment.good) >= assessment.resolve_after:
-        return _change("resolved", higher_is_worse, breaches, open_incident, revised, pages, "recovered")
+    first, last = min(breaches), max(breaches)
+    are_good = sum(start > last for start in assessment.good) >= assessment.resolve_after
+    if are_good and first >= assessment.held_before_s:
+        why: Literal["recovered", "expired"] = "expired" if first < assessment.expired_before_s else "recovered"
+        return _change("resolved", higher_is_worse, breaches, open_incident, revised, pages, why)
     if breaches.keys() != open_incident.breaches:
         return _change("updated", higher_is_worse, breaches, open_incident, revised, pages)
     return None
@@ -177,7 +180,7 @@ def _change(
     incident: KnownIncident | None,
     revised: tuple[int, ...],
     pages: bool,
-    why: Literal["", "recovered"] = "",
+    why: Literal["", "recovered", "expired"] = "",
 ) -> Transition:
     values = [value for value in breaches.values() if value is not None]
     if incident is not None and len(values) < len(breaches):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -43,6 +44,8 @@ class Assessment:
     resolve an incident. `places`: worst first, if windows' documents do not have them (else `Rule.where` finds them).
     `begun`: windows at the end that make up no breach yet. `tickets`: breaches that are worth a ticket and no page,
     however severe the rule is. `texts`: by window, what a value means, where the rule's own text cannot say it.
+    `held_before_s`: no good window ends an incident with an earlier breach, which can be of what is still bad, though
+    too old to open another; after one before `expired_before_s`, of what is too old to be known, it is not recovered.
     """
 
     seen: Collection[int]
@@ -53,3 +56,5 @@ class Assessment:
     begun: PendingBreach | None = None
     tickets: Collection[int] = ()
     texts: Mapping[int, str] = field(default_factory=dict)
+    held_before_s: float = -math.inf
+    expired_before_s: float = -math.inf

@@ -1,11 +1,13 @@
 """Jobs: a deadline missed, a run that failed, output that is stale, a run later than its habit.
 
 Each is about the hours that a job's runs process, and says which of them waits and how many of its records: those that
-came in, as far as its windows are closed. Hours that ended more than a day ago open and change nothing.
+came in, as far as its windows are closed. Hours that ended long ago open nothing, so that a back-fill pages no
+receiver; an incident of them stays open until they are repaired, or too old to be known.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
@@ -28,7 +30,7 @@ from lagloss_server.runs.dag_runs import DagRun, expected_hours, good_end_ms, ho
 
 KINDS_OF_JOBS: Final = ("deadline", "run-failed", "output-stale", "run-late")
 RUNS_S: Final = 7 * 86_400
-"""Runs that are due within this time make a habit."""
+"""Runs that are due within this time make a habit, and are read at least."""
 MAX_RUNS: Final = 200
 """The newest runs that rules look at, for each job: they are read with their tasks whenever rules are judged."""
 _USUAL_OF: Final = 30
@@ -61,8 +63,27 @@ class _JobRule:
         return [run for run in view.runs if run.dag == self.job.dag and run.hour.to_s <= view.now_s]
 
     def _hours(self, view: PipelineView, runs: Sequence[DagRun]) -> list[int]:
-        """Return the ends of the hours of the last day that a result is expected of."""
-        return [to_s for to_s in expected_hours(self.job, runs, view.now_s) if to_s > view.now_s - HORIZON_S]
+        """Return the ends of the hours that a result is expected of and that can open an incident."""
+        opens_after_s = view.now_s - self._horizon_s(view, runs)
+        return [to_s for to_s in expected_hours(self.job, runs, view.now_s) if to_s > opens_after_s]
+
+    def _horizon_s(self, view: PipelineView, runs: Sequence[DagRun]) -> float:
+        """Return how long after its end an hour can open an incident: for a span, the deadline and a day."""
+        return HORIZON_S + hour_s(self.job, runs, view.now_s) + (self.job.deadline or 0) / 1_000
+
+    def _good(self, view: PipelineView, value: float | None, aged: Iterable[int] = ()) -> Assessment:
+        """Return this minute as good. `aged`: ends of bad hours that are too old to open an incident, of which an
+        incident that is open can be."""
+        runs = [run for run in view.runs if run.dag == self.job.dag]
+        horizon_s = self._horizon_s(view, runs)
+        reach_s = runs_s([self.job])
+        if len(runs) >= MAX_RUNS:
+            reach_s = min(reach_s, view.now_s - min(run.due_ms for run in runs) / 1_000)
+        return replace(
+            by_the_clock(view, value, False),
+            held_before_s=max(aged, default=-math.inf) + horizon_s,
+            expired_before_s=view.now_s - max(reach_s - horizon_s, reach_s / 2),  # of frequent jobs it is short
+        )
 
     def _breach(
         self, view: PipelineView, value: float, text: str, hours: Iterable[TimeRange], *, is_ticket: bool = False
@@ -98,13 +119,12 @@ class DeadlineMissed(_JobRule):
 
     def assess(self, view: PipelineView) -> Assessment:
         runs = self._runs(view)
-        late = [
-            to_s
-            for to_s in self._hours(view, runs)
-            if good_end_ms(runs, to_s) is None and view.now_s - to_s > self.target
-        ]
+        good = {run.hour.to_s for run in runs if run.state == "success"}
+        expected = expected_hours(self.job, runs, view.now_s)
+        missing = [to_s for to_s in expected if to_s not in good and view.now_s - to_s > self.target]
+        late = [to_s for to_s in missing if to_s > view.now_s - self._horizon_s(view, runs)]
         if not late:
-            return by_the_clock(view, 0.0 if runs else None, False)
+            return self._good(view, 0.0 if runs else None, missing)
         newest = [run for run in runs if run.hour.to_s == late[-1]]
         state = f"its run is {newest[-1].state}" if newest else "no run of it has started"
         text = f"{self.job.dag} missed its deadline, {fmt.duration_s(self.target)} after the end of the hour; {state}"
@@ -133,15 +153,18 @@ class RunFailed(_JobRule):
         runs = [run for run in view.runs if run.dag == self.job.dag]  # one that failed early is bad at once
         tried = [run for run in runs if run.has_ended or run.failed_ms is not None]
         newest = {run.hour.to_s: run for run in sorted(tried, key=lambda run: run.ended_ms or 0)}
-        bad = []
+        horizon_s = self._horizon_s(view, runs)
+        bad, aged = [], []
         for to_s, run in sorted(newest.items()):
             why = why_bad(self.job, run) if run.has_ended else "it failed and is running again"
-            if why is not None and to_s > view.now_s - HORIZON_S:
+            if why is not None and to_s > view.now_s - horizon_s:
                 bad.append((run, why))
+            elif why is not None and _failed_ms(run) < 1_000 * (to_s + horizon_s):  # a back-fill has opened none
+                aged.append(to_s)
         if not bad:
-            return by_the_clock(view, 0.0 if newest else None, False)
+            return self._good(view, 0.0 if newest else None, aged)
         run, why = bad[-1]
-        since_s = view.now_s - min(run.failed_ms or run.ended_ms or 0 for run, _ in bad) / 1_000
+        since_s = view.now_s - min(_failed_ms(run) for run, _ in bad) / 1_000
         is_ticket = all(run.state == "success" for run, _ in bad)
         hours = [run.hour for run, _ in bad]
         return self._breach(view, max(0.0, since_s), f"{run.dag}: {why}", hours, is_ticket=is_ticket)
@@ -209,7 +232,7 @@ class RunLate(_JobRule):
     def assess(self, view: PipelineView) -> Assessment:
         runs = self._runs(view)
         hours = self._hours(view, runs)
-        delays_s = [run.delay_ms / 1_000 for run in _good(runs)[-_USUAL_OF:] if run.delay_ms is not None]
+        delays_s = [run.delay_ms / 1_000 for run in _first_good(runs)[-_USUAL_OF:] if run.delay_ms is not None]
         if not hours or len(delays_s) < _LEAST_RESULTS:
             return by_the_clock(view, None, False)
         usual_s = max(1.0, float(np.median(delays_s)))
@@ -245,7 +268,18 @@ def waiting_words(view: PipelineView, hours: Sequence[TimeRange]) -> str:
     return f"{fmt.counted(records, 'record')} of {newest} {'waits' if records == 1 else 'wait'}"
 
 
-def _good(runs: Iterable[DagRun]) -> list[DagRun]:
+def runs_s(jobs: Iterable[JobSpec]) -> float:
+    """Return how long ago the oldest runs that rules need are due: for a week, or a span, after the last moment at
+    which their hour could open an incident."""
+    spans = ((job.span / 1_000, (job.deadline or 0) / 1_000) for job in jobs)
+    return max((max(RUNS_S, span_s) + span_s + deadline_s + HORIZON_S for span_s, deadline_s in spans), default=RUNS_S)
+
+
+def _failed_ms(run: DagRun) -> int:
+    return run.failed_ms or run.ended_ms or 0
+
+
+def _first_good(runs: Iterable[DagRun]) -> list[DagRun]:
     """Return the runs that were first to give their hour's result, in time; hours that were repaired make no habit."""
     first: dict[int, DagRun] = {}
     for run in sorted(runs, key=lambda run: run.ended_ms or 0):

@@ -36,7 +36,7 @@ class PipelineView:
     `came_from_s`: by source, of minutes with messages at its `in`, when the first of these came in, both by tallies.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
     `lost_afterwards`: minutes that are compared again, with messages that no one has accepted; None: not known.
-    `waiting`: pending messages. `runs`: of its jobs, of the last week. `partitions`: those that its consumer groups
+    `waiting`: pending messages. `runs`: of its jobs, see `runs_s`. `partitions`: those that its consumer groups
     read. `watched_since_s`: start of the alerter's observation. `habits`: what is usual. `news_from_s`: of windows
     before, only those are assessed again whose findings may depend on later ones; all are if it is -inf, none if it is
     inf. Moments in epoch s.

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select
 
 from alerting.rules import Rule, reader_of, rules_of
-from alerting.rules.jobs import MAX_RUNS, RUNS_S
+from alerting.rules.jobs import MAX_RUNS, runs_s
 from alerting.rules.lost_afterwards import LostAfterwards
 from alerting.rules.time_to_loss import TimeToLoss
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
@@ -73,7 +73,7 @@ class ViewCache:
                 now_s,
                 reported_s=read_reported_s(connection, [name]).get(name, {}),
                 expected=read_expected(connection, [name], now_s).get(name, frozenset()) & cached.nodes,
-                runs=read_runs_by(connection, name, jobs, now_s - RUNS_S, limit=MAX_RUNS),
+                runs=read_runs_by(connection, name, jobs, now_s - runs_s(jobs), limit=MAX_RUNS),
                 partitions=_partitions(connection, name, cached.rules.values(), now_s),
                 lost_afterwards=_lost_afterwards(connection, name, cached.rules.values(), now_s),
             )

@@ -15,7 +15,7 @@ from lagloss_server.incidents.incident import Incident, incident_table
 from lagloss_server.model.canary import CANARY
 from lagloss_server.store.store import Store
 
-NO_REPAIRS: Final = frozenset({"revised", "deleted", "rule removed"})
+NO_REPAIRS: Final = frozenset({"revised", "expired", "deleted", "rule removed"})
 """Why incidents end without a repair. They count, but not in the time to repair."""
 
 

@@ -8,12 +8,13 @@ import pytest
 
 from alerting.backtest.replay import Past, Replay, ReplayedClosing
 from alerting.rules import reader_of, rules_of
+from alerting.rules.jobs import MAX_RUNS
 from alerting.rules.view import PipelineView
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.runs.dag_runs import DagRun, TaskTry, TryState
-from tests.support.alert_views import defined, minute, rule_of, view_of, window
+from tests.support.alert_views import Told, defined, minute, rule_of, view_of, window
 from tests.support.window_documents import window_of
 
 HOUR_S = 3_600
@@ -115,6 +116,73 @@ def test_a_deadline_is_missed_while_an_hour_has_no_result(runs: list[DagRun], af
     text = text_of(seen(with_job(), runs, after), "deadline/scores")
     assert (text is None) == (says is None)
     assert says is None or (text is not None and says in text)
+
+
+DAILY = {"span": 86_400_000, "deadline": 93_600_000}
+
+
+@pytest.mark.parametrize(
+    ("changes", "hour_s", "rule", "opens_h"),
+    [
+        ({}, HOUR_S, "run-failed/scores", 0.2),
+        ({}, HOUR_S, "deadline/scores", 0.4),
+        (DAILY, 24 * HOUR_S, "run-failed/scores", 0.2),
+        (DAILY, 24 * HOUR_S, "deadline/scores", 26.1),
+        ({**DAILY, "span": 7 * 86_400_000}, 7 * 24 * HOUR_S, "run-failed/scores", 0.2),
+    ],
+)
+def test_time_repairs_no_hour(changes: dict[str, int], hour_s: int, rule: str, opens_h: float) -> None:
+    definition = with_job(**changes)
+
+    def spanning(to_s: int) -> DagRun:
+        processed = TimeRange(to_s - hour_s, to_s)
+        return replace(run(), run_id=f"r{to_s}", hour=processed, due_ms=1_000 * to_s, ended_ms=1_000 * (to_s + 600))
+
+    def view(hours: float, state: str) -> PipelineView:
+        later = range(END_S + hour_s, END_S + round(hours * HOUR_S) + 1, hour_s)
+        bad = replace(run(0, state), hour=TimeRange(END_S - hour_s, END_S))
+        return seen(definition, [spanning(END_S - hour_s), bad, *map(spanning, later)], 60 * hours)
+
+    told = Told.of(definition, rule)
+    for hours in sorted({max(0.2, opens_h - 0.1), opens_h, 23.9, 24.1, 25.4, 27, 47, 50, 75, 80, 150}):
+        told.evaluate(view(hours, "failed"))
+        assert (told.open is not None) == (hours >= opens_h), hours
+    told.evaluate(view(150.1, "success"))
+    assert [(change.kind, change.why) for change in told.changes if change.kind != "updated"] == [
+        ("opened", ""),
+        ("resolved", "recovered"),
+    ]
+    assert not rule_of(definition, rule).assess(view(24 * 30, "failed")).breaches
+
+
+def test_an_incident_ends_with_the_repair_of_its_own_hour_whatever_was_not_repaired_before() -> None:
+    told, long_ago = Told.of(with_job(), "run-failed/scores"), run(47, "failed")
+    back_filled = replace(run(26, "failed"), failed_ms=1_000 * END_S, ended_ms=1_000 * END_S)
+    for now, state in ((12, "failed"), (14, "success")):
+        told.evaluate(seen(with_job(), [long_ago, back_filled, run(1), run(0, state)], now))
+    assert [(change.kind, change.why) for change in told.changes] == [("opened", ""), ("resolved", "recovered")]
+
+
+@pytest.mark.parametrize(("minutes", "why"), [(20, "recovered"), (5 * MAX_RUNS + 10, "expired")])
+def test_an_hour_of_which_rules_know_nothing_any_more_has_expired(minutes: int, why: str) -> None:
+    def often(number: int, state: str = "success") -> DagRun:
+        to_s = END_S + 300 * number
+        hour, at_ms = TimeRange(to_s - 300, to_s), 1_000 * (to_s + 60)
+        failed_ms = at_ms if state == "failed" else None
+        return replace(run(0, state), run_id=f"r{number}", hour=hour, due_ms=1_000 * to_s, failed_ms=failed_ms)
+
+    definition, now = with_job(span=300_000), minutes // 5
+    told = Told.of(definition, "run-failed/scores")
+    told.evaluate(seen(definition, [often(-1), often(0, "failed")], 2))
+    told.evaluate(seen(definition, [often(number) for number in range(now - MAX_RUNS, now)], minutes))
+    assert [(change.kind, change.why) for change in told.changes] == [("opened", ""), ("resolved", why)]
+
+
+def test_an_hour_that_was_not_repaired_for_a_week_expires() -> None:
+    told = Told.of(with_job(), "run-failed/scores")
+    told.evaluate(seen(with_job(), [run(1), run(0, "failed")], 12))
+    told.evaluate(seen(with_job(), [run(-hours) for hours in range(24, 24 * 9)][:190], 60 * 24 * 9))
+    assert [(change.kind, change.why) for change in told.changes] == [("opened", ""), ("resolved", "expired")]
 
 
 def test_output_is_stale_after_two_spans_and_the_deadline_or_as_the_definition_says() -> None:
