@@ -401,7 +401,7 @@ def check(story: Story, receiver: str) -> None:
             if row.action == "resolve":
                 knows = was_refused = False
     standing = story.standing
-    waiting = [row for row in story.told if row.receiver == receiver and row.is_untried and row.change != "fallback"]
+    waiting = [row for row in episodes(story, receiver) if row.is_untried and row.change != "fallback"]
     if standing.is_open and standing.withheld is not None:
         assert not any(row.action in ("trigger", "update") for row in waiting), "it is silenced, and about to be told"
     if not standing.is_open:
