@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from lagloss.broker.topics import REPORTS
 from lagloss.sdk.outlets.kafka import MemoryOutlet
 from lagloss.sdk.packing import TallyKey
-from lagloss.wire.format import decode_report
+from lagloss.wire.format import EmitterReport, decode_report
 from lagloss.wire.sketch import bin_keys
 from taps.cluster_topics import SharedLook, TopicEnds
 from taps.kernel import Blocks
@@ -34,6 +35,7 @@ from taps.wanted import RunningTap
 from tests.unit.taps.test_wanted import version
 
 TAPS = 30
+FORGOTTEN = TapPlan(0, 0, 1, 1)
 PATIENCE_S = 30.0
 
 
@@ -131,6 +133,9 @@ class Plans:
     def release(self, _emitter: bytes) -> None:
         pass
 
+    def forget(self, emitter: bytes) -> None:
+        self.plans[emitter] = FORGOTTEN
+
 
 class World:
     """Taps of a topic each, whose plans begin where their topics end."""
@@ -139,6 +144,8 @@ class World:
         self.topics, self.plans, self.memory = Topics(), Plans(), MemoryOutlet()
         self.pool: TurnPool[TapRunner] = TurnPool("tests", threads=4)
         self.carried_out: dict[bytes, list[TapPlan]] = {}
+        self.unreadable: set[bytes] = set()
+        """Taps whose records cannot be read."""
         cluster: Any = SimpleNamespace(
             pool=self.pool,
             topics=self.topics,
@@ -162,15 +169,27 @@ class World:
 
     def _engine(self, emitter: bytes) -> Any:
         def blocks(plan: TapPlan) -> Blocks:
+            if plan.spans and emitter in self.unreadable:
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
             self.carried_out[emitter].append(plan)
             return Blocks()
 
         return SimpleNamespace(limit=1_000, is_spread=False, blocks=blocks)
 
+    def reports(self, emitter: bytes) -> list[EmitterReport]:
+        reports = (decode_report(value) for value in self.memory.values(REPORTS))
+        return [report for report in reports if report.emitter == emitter]
+
     def numbers(self, emitter: bytes) -> list[int]:
         """Return the numbers of the plans that a tap has reported, in the order of its reports."""
-        reports = (decode_report(value) for value in self.memory.values(REPORTS))
-        return [report.seq >> 20 for report in reports if report.emitter == emitter]
+        return [report.seq >> 20 for report in self.reports(emitter)]
+
+    def replace(self, emitter: bytes, until_ms: int) -> TapRunner:
+        """Let another tap have the windows from this time on."""
+        runner = self.runners[emitter]
+        runner.go_on_as(replace(runner._running, until_ms=until_ms))
+        self.pool.wake([runner])
+        return runner
 
 
 @pytest.fixture
@@ -227,6 +246,38 @@ def test_a_topic_that_grows_wakes_its_tap_which_knows_when_it_had_not_grown(worl
     until(lambda: world.runners[emitter].resting is not None)
     others = [plan for other, plans in world.carried_out.items() if other != emitter for plan in plans if plan.spans]
     assert not others
+
+
+def test_a_tap_that_rests_says_at_once_that_it_was_replaced(world: World) -> None:
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    emitter, until_ms = next(iter(world.runners)), time.time_ns() // 1_000_000
+    world.replace(emitter, until_ms)
+    until(lambda: world.plans.plans[emitter].ends_ms == until_ms)
+    report = world.reports(emitter)[-1]
+    assert (report.closed, report.unfinished, report.sent_at) == (True, True, until_ms)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_tap_that_was_replaced_gives_up_what_it_cannot_read(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_over: bool
+) -> None:
+    monkeypatch.setattr("taps.plan_runner.MAX_PAUSE_S", 0.2)
+    until(lambda: all(runner.resting is not None for runner in world.runners.values()))
+    emitter, until_ms = next(iter(world.runners)), time.time_ns() // 1_000_000
+    world.unreadable.add(emitter)
+    world.topics.ends_of["t0"] = 9
+    until(lambda: bool(world.plans.plans[emitter].spans))
+    runner = world.replace(emitter, until_ms)
+    if is_over:
+        runner.stop(close=True)
+        until(lambda: world.plans.plans[emitter] is FORGOTTEN)
+        until(lambda: runner not in world.pool)
+    else:
+        until(lambda: world.plans.plans[emitter].ends_ms == until_ms)
+    (given_up, *_) = (plan for plan in world.carried_out[emitter] if plan.gone)
+    assert not given_up.spans
+    assert given_up.begins_ms <= given_up.planned_at_ms < until_ms
+    assert world.reports(emitter)[-1].closed
 
 
 def test_a_clock_that_was_ahead_leaves_no_claims_of_later_times_once_it_is_right(world: World) -> None:

@@ -72,6 +72,14 @@ def test_a_tap_is_moved_if_taps_take_its_node_in_elsewhere(
     assert (replaced.tap.node, replaced.is_moved) == ("b", is_moved)
 
 
+def test_a_tap_is_moved_no_more_once_its_topic_is_read_again() -> None:
+    elsewhere = {"group": "g", "topic": "y", "id": "$.id", "eventTime": "timestamp"}
+    versions = [version(1, "x", {"group": "g"}), version(2, "x", elsewhere), version(3, "x", {"group": "g"})]
+    assert [tap.is_moved for tap in taps_after(None, versions[:2]).replaced] == [True]
+    assert [tap.is_moved for tap in taps_after(None, versions).replaced] == [False, True]
+    assert [tap.is_moved for tap in taps_after(None, [*versions[:2], version(3, "x")]).replaced] == [False, False]
+
+
 def test_only_the_first_version_looks_back() -> None:
     first, second = version(1, "x", lookback="5m"), version(2, "y", lookback="5m")
     taps = taps_after(None, [first, second])
