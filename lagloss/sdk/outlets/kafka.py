@@ -29,6 +29,9 @@ METADATA_REFRESH_S: Final = 60.0
 METADATA_TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 1.0
 """Pause before a record that the client gave up is produced again."""
+STUCK_S: Final = 60.0
+"""How much later a record can be sent than one that is not acknowledged, and be so itself, before the client is
+replaced: it has lost that one, or the way to the leader of its partition."""
 PERMANENT: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -85,7 +88,7 @@ class Outlet(Protocol):
 
 
 class KafkaOutlet:
-    """An idempotent producer that survives its own fatal errors, time-outs and a missing topic.
+    """An idempotent producer that survives its own fatal errors, records that it forgets, and a missing topic.
 
     Args:
         cluster: its addresses, or a connection. What is wrong with the environment's is noted at each try to connect.
@@ -110,7 +113,10 @@ class KafkaOutlet:
         self._samples = SampleTable(cluster, config)
         self._producer: Producer | None = None
         self._unsent: deque[Outgoing] = deque()
-        self._in_flight: dict[Outgoing, None] = {}
+        self._in_flight: dict[Outgoing, float] = {}
+        """When the client got them (monotonic s), oldest first."""
+        self._acknowledged_of = 0.0
+        """When the client got the newest record that was acknowledged."""
         self._not_before = 0.0
         self._partitions: int | None = None
         self._asked_at = -METADATA_REFRESH_S
@@ -148,7 +154,7 @@ class KafkaOutlet:
         self._push()
 
     def poll(self, timeout_s: float) -> None:
-        if self._fatal:
+        if self._fatal or self._is_stuck:
             self._start_over()
         self._push()
         try:
@@ -215,19 +221,20 @@ class KafkaOutlet:
                 self._failed(record, kafka_error(error))
                 return
             self._unsent.popleft()
-            self._in_flight[record] = None
+            self._in_flight[record] = time.monotonic()
 
     def _listener(self, record: Outgoing, producer: Producer) -> Callable[[KafkaError | None, Message], None]:
         def on_delivery(error: KafkaError | None, message: Message) -> None:
             if self._producer is not producer or record not in self._in_flight:
                 return  # the client was replaced, and the next one has its records
-            del self._in_flight[record]
+            sent_at = self._in_flight.pop(record)
             if error is not None:
                 self._failed(record, error)
                 return
             if self._is_failing:
                 self._is_failing = False
                 log.warning("lagloss: the broker responds again")
+            self._acknowledged_of = max(self._acknowledged_of, sent_at)
             record.done(message.partition() or 0, message.offset() or 0)
 
         return on_delivery
@@ -242,8 +249,12 @@ class KafkaOutlet:
         self._not_before = time.monotonic() + RETRY_S
         self._fatal = self._fatal or error.fatal() or error.code() == KafkaError._FATAL
 
+    @property
+    def _is_stuck(self) -> bool:
+        return bool(self._in_flight) and self._acknowledged_of - next(iter(self._in_flight.values())) > STUCK_S
+
     def _start_over(self) -> None:
-        """Replace a producer that failed fatally: the next one sends the unacknowledged records again.
+        """Replace a producer that failed fatally, or is stuck: the next one sends the unacknowledged records again.
 
         Records that arrive twice by this have the same emitter and seq, and count once.
         """
