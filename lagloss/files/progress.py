@@ -15,6 +15,7 @@ decision 32.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -60,8 +61,9 @@ class Held:
 
 
 def steady_ms() -> int:
-    """Return the time by a clock that is never set, in ms."""
-    return time.monotonic_ns() // 1_000_000
+    """Return the time by a clock that is never set, in ms; on Linux one that goes on while the machine sleeps."""
+    is_linux = sys.platform == "linux"
+    return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) if is_linux else time.monotonic_ns()) // 1_000_000
 
 
 class QueueProgress:
