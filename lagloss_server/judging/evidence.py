@@ -260,13 +260,13 @@ class Evidence:
         counted = any(tally.node in sources and tally.beacons + tally.dropped for tally in self.tallies)
         return not counted and not self.lacks_reports and all(map(self._is_through, sources))
 
-    def _is_after(self, state: EmitterState) -> bool:
-        """Return whether it closed before this window ended."""
-        return state.closed and state.sent_at < self.window_end_ms
+    def _has_closed(self, state: EmitterState) -> bool:
+        """Return whether it closed, and in good order or before this window ended: one that is replaced goes on."""
+        return state.closed and (not state.unfinished or state.sent_at < self.window_end_ms)
 
     def _is_through(self, source: str) -> bool:
         states = [state for state in self.emitters if state.node == source and not self._is_given_up(state)]
-        return bool(states) and all(self.is_final(state) or self._is_after(state) for state in states)
+        return bool(states) and all(self.is_final(state) or self._has_closed(state) for state in states)
 
     def progress(self, checkpoint: str) -> PlaceProgress | None:
         """Return how far the lanes of a place's checkpoint have come (rule 4); None where no emitter reported any."""

@@ -513,7 +513,7 @@ def _incidents() -> None:
         _number("id"),
         uuid(
             "key",
-            "by which receivers recognise a repetition; unlike id, a restored database never gives it again",
+            "by which receivers recognise a repetition; unlike id, never again that of another message",
             default=sa.text("gen_random_uuid()"),
         ),
         text("receiver"),

@@ -631,14 +631,15 @@ def rule_18_worst(verdicts: list[str]) -> str:
 
 
 def rule_10_is_through(case: Case, source: str) -> bool:
-    """Every known emitter (at least one) of a source is final, or closed before the window's end."""
+    """Every known emitter (at least one) of a source is final, or closed: in good order, or before the window's end."""
     known = [
         e
         for e in case.emitters.values()
         if e.node == source and not no_longer_expected(e, case.start_s, case.now_ms, case.lanes)
     ]
     return bool(known) and all(
-        e.final_through_s >= case.end_s or (e.closed and e.sent_at_ms < case.end_s * 1000) for e in known
+        e.final_through_s >= case.end_s or (e.closed and (not e.unfinished or e.sent_at_ms < case.end_s * 1000))
+        for e in known
     )
 
 

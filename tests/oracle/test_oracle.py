@@ -394,7 +394,9 @@ def test_the_verdict_is_ok_only_with_complete_evidence_of_the_first_node_and_idl
     idle = judged(worked_case(trail={}))
     assert (idle["verdict"], idle["loss_ratio"], idle["on_time_share"]) == ("idle", {"min": None, "max": None}, None)
     assert judged(worked_case(trail={}, report={"src": {"final_through": 0}}))["verdict"] == "unknown"
-    assert judged(worked_case(trail={}, report={"src": {"final_through": 0, "closed": True}}))["verdict"] == "idle"
+    closed = {"final_through": 0, "closed": True}
+    assert judged(worked_case(trail={}, report={"src": closed}))["verdict"] == "idle"
+    assert judged(worked_case(trail={}, report={"src": {**closed, "unfinished": True}}))["verdict"] == "unknown"
 
 
 def test_an_id_that_was_not_at_the_first_checkpoint_is_unexplained_if_the_first_node_tells_all() -> None:
