@@ -110,10 +110,12 @@ class TapStore:
 
     def have_ended(self, emitters: Collection[bytes]) -> bool:
         """Return whether those of these taps that are stored have reported that they were replaced."""
+        if not emitters:
+            return True
         row = TapRow
         has_not = select(func.count()).where(row.emitter.in_(emitters), row.plan["ends_ms"].astext.is_(None))
         with self._transaction() as connection:
-            return not emitters or not connection.execute(has_not).scalar_one()
+            return not connection.execute(has_not).scalar_one()
 
     def claim(self, emitter: bytes, read: Callable[[Mapping[str, Any]], P]) -> OwnedTap[P] | None:
         """Own this tap from now on; None while another process owns it, or if there is none. `read` returns the plan of

@@ -67,7 +67,7 @@ def taps_after(before: PipelineTaps | None, stored: Iterable[StoredPipeline]) ->
         since_ms = taps.since_ms if version.version == taps.version + 1 else {}
         # windows before a later version are those of the taps before it
         first_ms = first_window_ms(version, version.definition.spec.lookback if taps.version == 0 else 0)
-        wanted: tuple[AnyTap, ...] = (*version.definition.taps, *version.definition.table_taps)
+        wanted = version.definition.all_taps
         ended = {tap: at_ms for tap, at_ms in taps.since_ms.items() if tap not in wanted or tap not in since_ms}
         replaced = (
             *(

@@ -54,11 +54,10 @@ def _graph_of(version: StoredPipeline | _PackedVersion) -> Graph:
     return _unpacked(version.definition) if isinstance(version, _PackedVersion) else version.definition.graph
 
 
-def taps_by_node(definition: Definition) -> dict[str, frozenset[AnyTap]]:
+def _taps_by_node(definition: Definition) -> dict[str, frozenset[AnyTap]]:
     """Return the taps of each node that has some."""
     taps: dict[str, frozenset[AnyTap]] = {}
-    every: tuple[AnyTap, ...] = (*definition.taps, *definition.table_taps)
-    for tap in every:
+    for tap in definition.all_taps:
         taps[tap.node] = taps.get(tap.node, frozenset()) | {tap}
     return taps
 
@@ -142,9 +141,9 @@ class Versions:
         own, graph = self._all[at], _graph_of(self._all[at])
         unknown = [since_ms for number, since_ms in self._unreadable if number > own.version]
         seen_until: dict[str, float] = dict.fromkeys(graph.nodes, min(unknown)) if unknown else {}
-        before = taps_by_node(graph.definition)
+        before = _taps_by_node(graph.definition)
         for later in self._all[at + 1 :]:
-            after = taps_by_node(_graph_of(later).definition)
+            after = _taps_by_node(_graph_of(later).definition)
             for node in graph.nodes:
                 if before.get(node) != after.get(node):
                     ended_ms = later.applied_at_ms - (0 if node in before else ROLLOUT_MS)

@@ -60,7 +60,10 @@ class _JobRule:
 
     def _runs(self, view: PipelineView) -> list[DagRun]:
         """Return the job's runs over hours that have ended: a run of a future date is no news of them."""
-        return [run for run in view.runs if run.dag == self.job.dag and run.hour.to_s <= view.now_s]
+        return [run for run in self._all_runs(view) if run.hour.to_s <= view.now_s]
+
+    def _all_runs(self, view: PipelineView) -> list[DagRun]:
+        return [run for run in view.runs if run.dag == self.job.dag]
 
     def _hours(self, view: PipelineView, runs: Sequence[DagRun]) -> list[int]:
         """Return the ends of the hours that a result is expected of and that can open an incident."""
@@ -74,7 +77,7 @@ class _JobRule:
     def _good(self, view: PipelineView, value: float | None, aged: Iterable[int] = ()) -> Assessment:
         """Return this minute as good. `aged`: ends of bad hours that are too old to open an incident, of which an
         incident that is open can be."""
-        runs = [run for run in view.runs if run.dag == self.job.dag]
+        runs = self._all_runs(view)
         horizon_s = self._horizon_s(view, runs)
         reach_s = runs_s([self.job])
         if len(runs) >= MAX_RUNS:
@@ -150,7 +153,7 @@ class RunFailed(_JobRule):
         return f"time since a run of {self.job.dag} failed"
 
     def assess(self, view: PipelineView) -> Assessment:
-        runs = [run for run in view.runs if run.dag == self.job.dag]  # one that failed early is bad at once
+        runs = self._all_runs(view)  # one that failed early is bad at once
         tried = [run for run in runs if run.has_ended or run.failed_ms is not None]
         newest = {run.hour.to_s: run for run in sorted(tried, key=lambda run: run.ended_ms or 0)}
         horizon_s = self._horizon_s(view, runs)

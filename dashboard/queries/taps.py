@@ -224,9 +224,8 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
 
 def _in_order(definition: Definition) -> list[AnyTap]:
     """Return the taps of a definition, of each node what it takes in before what it sends out."""
-    taps: list[AnyTap] = [*definition.taps, *definition.table_taps]
     rank = {node: index for index, node in enumerate(definition.graph.nodes)}
-    return sorted(taps, key=lambda tap: (rank[tap.node], tap.group is None))
+    return sorted(definition.all_taps, key=lambda tap: (rank[tap.node], tap.group is None))
 
 
 def _status(tap: AnyTap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableCount]], now_s: float) -> TapStatus:

@@ -25,7 +25,7 @@ from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
 from lagloss_server.model.nodes import MAX_NODES, NodeSpec, problem_of
 from lagloss_server.model.span_resolution import SpanProblem, span_points_of
 from lagloss_server.model.spans import SpanPoint
-from lagloss_server.model.tables import RecheckMs, TableTap
+from lagloss_server.model.tables import AnyTap, RecheckMs, TableTap
 from lagloss_server.model.tap_resolution import TapProblem, table_taps_of, taps_of
 from lagloss_server.model.taps import Order, Tap
 from lagloss_server.model.window import rfc3339
@@ -193,7 +193,7 @@ class Definition(Strict):
         if info.context == _STORED:
             return self
         try:
-            _ = self.taps, self.table_taps
+            _ = self.all_taps
         except TapProblem as problem:
             refuse([(("spec", "nodes", self._index_of(problem.node), "taps", problem.place), str(problem))])
         return self
@@ -238,6 +238,11 @@ class Definition(Strict):
     def table_taps(self) -> tuple[TableTap, ...]:
         """The taps of tables, in the same order."""
         return tuple(table_taps_of(self.name, self.spec.nodes, self.graph, self.spec.recheck))
+
+    @property
+    def all_taps(self) -> tuple[AnyTap, ...]:
+        """The taps of Kafka, then those of tables."""
+        return (*self.taps, *self.table_taps)
 
     @cached_property
     def span_points(self) -> tuple[SpanPoint, ...]:

@@ -567,7 +567,7 @@ def _stored(row: Row[Any]) -> StoredPipeline:
     definition = Definition.of_stored(json.loads(row.definition))
     if definition.name != row.name:
         raise ValueError("expected a definition with the name of the pipeline, found a different name")
-    _ = definition.graph, definition.taps, definition.table_taps  # which everything else builds on
+    _ = definition.graph, definition.all_taps  # which everything else builds on
     return StoredPipeline(row.name, row.version, row.applied_at, definition)
 
 

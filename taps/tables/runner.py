@@ -81,10 +81,10 @@ class TableRunner(PlanRunner[TablePlan]):
 
     def _rows_to_remember(self, plan: TablePlan) -> Iterator[SeenRow]:
         """Yield the rows of a plan that are messages of the tap's windows."""
+        last_ms = plan.planned_at_ms + AHEAD_MS if plan.ends_ms is None else plan.ends_ms - 1
         for read in plan.read().values():
             extracted = self._maker.extractor.extract(read.records)
             for row, id_, event_ms in zip(extracted.rows, extracted.ids, extracted.event_ms, strict=True):
-                last_ms = plan.planned_at_ms + AHEAD_MS if plan.ends_ms is None else plan.ends_ms - 1
                 if self._running.since_ms <= event_ms <= last_ms:
                     yield SeenRow(int(read.offsets[row]), id_.decode(), int(event_ms))
 
