@@ -158,10 +158,10 @@ class PlanRunner(ABC, Generic[P]):
         return replace(last, number=last.number + 1, spans=(), gone={})
 
     def _last_plan(self, plan: P) -> P:
-        """Return the plan with which a tap is closed that no definition wants any more. What it has not read of its
-        windows by now is gone."""
+        """Return the plan with which a tap is closed that no definition wants any more. What one that was replaced has
+        not read of its windows by now is gone."""
         last, until_ms = self._without_news(plan), self._running.until_ms
-        if until_ms is None or plan.through_ms >= until_ms + LINGER_MS - WINDOW_MS:
+        if until_ms is None or self._running.is_deleted or plan.through_ms >= until_ms + LINGER_MS - WINDOW_MS:
             return last
         return _with_gone(last, until_ms, plan.through_ms - self._late_ms)
 

@@ -143,7 +143,8 @@ def test_the_lane_of_a_tap_that_is_closed_holds_nothing_back() -> None:
     while world.step() is not None:
         pass
     assert world.report.closed
-    assert [lane.until for lane in world.report.progress if lane.lane] == [RELEASED_MS]
+    assert [lane.until for lane in world.report.progress] == [RELEASED_MS]
+    assert not world.report.tallies, "no window lacks anything"
     assert world.store.is_forgotten
     assert world.rows.is_closed
 
