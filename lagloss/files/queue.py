@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy.typing as npt
 
 from lagloss.files.notifications import BadNotification, StoredObject, objects_in, replay_in_envelope
-from lagloss.files.progress import Held, QueueLanes, QueueProgress, steady_ms
+from lagloss.files.progress import Held, QueueLanes, QueueProgress, slack_ms, steady_ms
 from lagloss.identity import REPLAY_HEADER, replay_in
 from lagloss.sdk.buffer import Count
 from lagloss.sdk.emitter import Emitter
@@ -30,7 +30,6 @@ TURN_S: Final = 0.5
 """Interval at which finished messages are deleted, and those in flight looked after."""
 NOTIFIED_WITHIN_S: Final = 900.0
 """S3 says that it may take longer than a minute to notify; SNS repeats what a queue did not take."""
-CLOCK_S: Final = 5
 DELETED_AT_ONCE: Final = 10
 """As SQS allows."""
 LAST_TRY_FLUSH_S: Final = 5.0
@@ -187,8 +186,8 @@ class NodeQueue:
         redrive = json.loads(attributes.get("RedrivePolicy") or "{}")
         self._max_receives = int(redrive["maxReceiveCount"]) if "maxReceiveCount" in redrive else None
         on_its_way_s = notified_within_s + int(attributes.get("DelaySeconds", 0))
-        slack_s = max(on_its_way_s, self._visibility_s) + CLOCK_S
-        self.progress = QueueProgress(url.rpartition("/")[2], int(slack_s * 1000), self._visibility_s * 1000)
+        slack = slack_ms(on_its_way_s, self._visibility_s)
+        self.progress = QueueProgress(url.rpartition("/")[2], slack, self._visibility_s * 1000)
         for emitter in (node.records, node.files, node.notified):
             if emitter is not None:
                 emitter.follow(QueueLanes(self.progress, f"{emitter.node}.in"))
@@ -449,7 +448,7 @@ class NodeQueue:
                 self._sqs.change_message_visibility(
                     QueueUrl=self._url, ReceiptHandle=message.receipt, VisibilityTimeout=self._visibility_s
                 )
-                queue_message.visible_at_ms = now_ms + self._visibility_s * 1000
+                queue_message.visible_at_ms = steady_ms() + self._visibility_s * 1000
             except Exception as error:
                 self._note(error)
 

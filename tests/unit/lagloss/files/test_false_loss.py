@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from lagloss.files.progress import Held, QueueProgress
+from lagloss.files.progress import Held, QueueProgress, slack_ms
 from lagloss_server.judging.arithmetic import Overtaken, horizon
 from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState
 from lagloss_server.model.definition import parse_definition
@@ -22,7 +22,7 @@ VISIBILITIES_MS: Final = (20 * S, 120 * S)
 """Below and above the time in which a consumer reports what it received."""
 NOTIFIED_MS: Final = 30 * S
 MAX_RECEIVES: Final = 3
-BUSY_S, CALM_S = 900, 900
+BUSY_S, CALM_S = 1_800, 900
 GRAPH: Final = Graph(
     parse_definition(
         "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: scores}\nspec:\n"
@@ -77,8 +77,8 @@ class Consumer:
         self.world = world
         self.id = number.to_bytes(16, "big")
         self.started_ms = world.now_ms
-        slack_ms = max(world.visibility_ms, NOTIFIED_MS) + 5 * S
-        self.progress = QueueProgress("q", slack_ms, world.visibility_ms, lambda: world.now_ms, lambda: world.now_ms)
+        slack = slack_ms(NOTIFIED_MS / S, world.visibility_ms / S)
+        self.progress = QueueProgress("q", slack, world.visibility_ms, lambda: world.now_ms, lambda: world.now_ms)
         self.hand: dict[Work, int] = {}
         self.jobs: list[Job] = []
         self.observed: list[tuple[File, str, int]] = []
@@ -284,6 +284,31 @@ def test_no_file_that_still_comes_is_ever_lost_for_certain_and_those_that_do_not
     assert all({"out", "dead"} & file.seen.keys() for file in world.files if file not in gone)
     assert gone == world.overtaken().keys()
     assert found_while_busy
+
+
+def test_a_file_is_not_lost_while_two_importers_were_killed_in_a_row() -> None:
+    """The first has reported that it received the file, the second nothing. Another one finds the queue empty."""
+    world = World(0, 120 * S)
+    first, second, third, other = (world.start() for _ in range(4))
+    world.files.append(File(0, BEGIN_MS, BEGIN_MS))
+    for at_s in range(11, 700):
+        world.now_ms = BEGIN_MS + at_s * S
+        if world.visible():
+            taker = {11: first, 132: second, 252: third}[at_s]
+            taker.receive()
+            if taker is second:
+                second.end(is_killed=True)
+        else:
+            other.progress.emptied(world.now_ms)
+        if at_s == 12:
+            first.observed.append((world.files[0], "in", world.now_ms))
+            first.jobs[0].file.visible_ms = world.now_ms + world.visibility_ms  # extended once more
+            first.report()
+            first.end(is_killed=True)
+        for consumer in world.living:
+            consumer.report()
+        assert not world.overtaken(), f"{at_s} s: {world.overtaken()}"
+    assert world.files[0].receives == 3
 
 
 @pytest.mark.parametrize(
