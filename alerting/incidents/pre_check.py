@@ -16,6 +16,7 @@ from alerting.incidents import repository as incidents
 from alerting.incidents.lifecycle import KnownIncident
 from alerting.rules import Rule
 from alerting.rules.blind import ReportsHealth
+from alerting.rules.jobs import JobRule
 from alerting.rules.lost_afterwards import LostAfterwards
 from alerting.rules.time_to_loss import TimeToLoss
 from alerting.views.silent_nodes import read_silent
@@ -102,7 +103,7 @@ class PreCheck:
 
 def is_judged_by_news(rule: Rule | None) -> bool:
     """Return whether the news of windows has all that a rule with an open incident goes by."""
-    return rule is not None and not isinstance(rule, ReportsHealth | TimeToLoss | LostAfterwards)
+    return rule is not None and not isinstance(rule, ReportsHealth | TimeToLoss | LostAfterwards | JobRule)
 
 
 def has_groups(rules: Iterable[Rule]) -> bool:

@@ -39,7 +39,7 @@ _LEAST_RESULTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _JobRule:
+class JobRule:
     """What the rules of one job have in common. They judge by the clock, and read no number of windows by name."""
 
     unit: ClassVar[Unit] = "s"
@@ -106,7 +106,7 @@ class _JobRule:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadlineMissed(_JobRule):
+class DeadlineMissed(JobRule):
     """Rule `deadline/DAG`: the value is how long after its end the oldest hour without a result is; late results that
     are there are no breach any more."""
 
@@ -139,7 +139,7 @@ class DeadlineMissed(_JobRule):
 
 
 @dataclass(frozen=True, slots=True)
-class RunFailed(_JobRule):
+class RunFailed(JobRule):
     """Rule `run-failed/DAG`: the value is the time since the oldest failure that no run has repaired."""
 
     kind: ClassVar[str] = "run-failed"
@@ -177,7 +177,7 @@ class RunFailed(_JobRule):
 
 
 @dataclass(frozen=True, slots=True)
-class OutputStale(_JobRule):
+class OutputStale(JobRule):
     """Rule `output-stale/DAG`: the value is the age of the end of the newest hour whose result is there. `is_given`:
     whether the definition has the target, which else follows from how long the hours are."""
 
@@ -215,7 +215,7 @@ class OutputStale(_JobRule):
 
 
 @dataclass(frozen=True, slots=True)
-class RunLate(_JobRule):
+class RunLate(JobRule):
     """Rule `run-late/DAG`: the newest hour has waited longer for its result than is usual: `target` times the median of
     the newest results, by `least_s` at least and by more than chance lets them differ. The value is in times of it."""
 
