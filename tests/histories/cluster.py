@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.base.settings import Settings
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.ops.jars import jars_dir
 from lagloss_server.ops.java import FEW_ARENAS
 from lagloss_server.ops.prepare import prepare
 from lagloss_server.ops.processes import python
@@ -30,6 +31,7 @@ from tests.histories.programs import Program
 from tests.histories.receiver import Receiver
 from tests.histories.servers import BROKER_PORT, POSTGRES_PORT, Postgres, kafka_programs
 from tests.histories.traffic import HTTP, JSON, NODES, PIPELINES, TOPICS, Role
+from tests.histories.versions import unpack_oldest
 
 CONTROLLER: Final = "ctl"
 BROKERS: Final = ("k1", "k2", "k3")
@@ -96,6 +98,11 @@ class Cluster:
     @cached_property
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "socket.timeout.ms": 5_000})
+
+    @cached_property
+    def oldest_version(self) -> Path:
+        """Return the tree of another version that can run beside this one."""
+        return unpack_oldest(self.logs.parent)
 
     def in_sync(self) -> bool:
         """Return whether each partition has all its replicas in sync."""
@@ -197,6 +204,7 @@ def _environment(made: Cluster) -> dict[str, str]:
     """Return what all programs are told: names, which the host's own file resolves."""
     return {
         **FEW_ARENAS,
+        "LAGLOSS_JARS_DIR": str(jars_dir()),
         "LAGLOSS_KAFKA_BOOTSTRAP": ",".join(f"{name}:{BROKER_PORT}" for name in BROKERS),
         "LAGLOSS_DATABASE_URL": f"postgresql://lagloss@{','.join(POSTGRES)}:{POSTGRES_PORT}/lagloss",
         "PYTHONUNBUFFERED": "1",

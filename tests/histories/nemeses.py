@@ -349,6 +349,33 @@ class RollingRestart(_Background):
                 wait(lambda: self.cluster.health(target) in (200, 503), 120, target)
 
 
+class OtherVersion(RollingRestart):
+    """One process of a service is of the oldest version that can run beside this one; then, one after the other, all
+    are, and all are upgraded again."""
+
+    name = "other version"
+    lasts_s = (20.0, 45.0)
+
+    def draw(self, random: Random) -> None:
+        services = [tuple(name for name, its in SERVICES.items() if its == service) for service in SERVICES.values()]
+        self.targets = random.choice([*dict.fromkeys(services), ("app1", "app2", "app3"), ("app5", "app6")])
+
+    def inflict(self) -> None:
+        self._downgraded = {"PYTHONPATH": str(self.cluster.oldest_version)}
+        super().inflict()
+
+    def heal(self) -> None:
+        super().heal()
+        self._downgraded, self._left = {}, list(self.targets)
+        super().heal()
+
+    def _next(self) -> None:
+        program = self.cluster.programs[self._left[0]]
+        others = {name: value for name, value in program.env.items() if name != "PYTHONPATH"}
+        program.env = {**others, **self._downgraded}
+        super()._next()
+
+
 class MovedLeaders(RollingRestart):
     """Partitions of a broker are led by others, and by it again."""
 
@@ -584,6 +611,7 @@ NEMESES: Final[dict[str, type[Nemesis]]] = {
         NoNames,
         HangingReceiver,
         RollingRestart,
+        OtherVersion,
         MovedLeaders,
         Widened,
         FailOver,
