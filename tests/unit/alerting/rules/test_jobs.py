@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from alerting.backtest.replay import Past, Replay, ReplayedClosing
+from alerting.incidents.pre_check import is_judged_by_news
 from alerting.rules import reader_of, rules_of
-from alerting.rules.jobs import MAX_RUNS
+from alerting.rules.jobs import KINDS_OF_JOBS, MAX_RUNS
 from alerting.rules.view import PipelineView
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
@@ -34,6 +35,13 @@ def with_job(alerts: str = "", **changes: object) -> Definition:
     found = defined(alerts)
     job = JOB.model_copy(update=changes)
     return found.model_copy(update={"spec": found.spec.model_copy(update={"jobs": (job,)})})
+
+
+def test_an_open_incident_of_a_job_is_judged_at_each_turn_since_runs_are_no_windows() -> None:
+    by_news = {rule.kind: is_judged_by_news(rule) for rule in rules_of(with_job())}
+    assert {kind for kind in KINDS_OF_JOBS if by_news.get(kind, False)} == set()
+    assert by_news.keys() >= {"run-failed", "loss"}
+    assert by_news["loss"]
 
 
 def run(
