@@ -20,10 +20,10 @@ def unpack_oldest(folder: Path) -> Path:
     Raises:
         CalledProcessError: this is no checkout of git.
     """
-    tree = folder / "oldest-version"
+    commit = _git("log", "-1", "--format=%H", "--", *FORMATS).strip()
+    tree = folder / f"version-{commit[:8]}"
     if not tree.exists():
-        commit = _git("log", "-1", "--format=%H", "--", *FORMATS).strip()
-        archive = folder / "oldest-version.tar"
+        archive = tree.with_suffix(".tar")
         _git("archive", "--format=tar", f"--output={archive}", commit)
         with tarfile.open(archive) as tar:
             tar.extractall(tree, filter="data")
