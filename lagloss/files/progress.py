@@ -6,8 +6,8 @@ when it began had been received by some consumer. What was not visible then is
 
 - in flight at a consumer that lives: that one holds its own lane back until the message is finished, or has come back
   and been received again;
-- in flight at one that died: visible again after at most the visibility timeout; and as long once more if the one that
-  receives it then dies before it has reported so;
+- in flight at one that died: visible again after at most the visibility timeout; and as long once more for each that
+  then receives it and dies, as one does that a file kills;
 - delayed, by at most the delay of the queue;
 - on its way through S3 and SNS: for at most `notified_within_s`, as its host assumes.
 
@@ -29,8 +29,9 @@ from lagloss.wire.format import Progress
 
 CLOCKS_MS: Final = 60_000
 """Allowance for S3's clock, by which a notification says when the object was stored."""
-DEAD_IN_A_ROW: Final = 2
-"""Consumers that may receive a message one after the other, and die without deleting it, before one lives."""
+DEAD_IN_A_ROW: Final = 5
+"""Consumers that may receive a message one after the other, and die without deleting it, before one lives; fewer, if
+the queue's redrive policy takes it away before."""
 CLOCK_S: Final = 5
 SETTLED_MS: Final = 30_000
 """Time after which what another consumer received is in its reports, which are 10 s apart at most."""
@@ -71,15 +72,17 @@ def steady_ms() -> int:
     return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) if is_linux else time.monotonic_ns()) // 1_000_000
 
 
-def slack_ms(on_its_way_s: float, visibility_s: float) -> int:
+def slack_ms(on_its_way_s: float, visibility_s: float, max_receives: int | None = None) -> int:
     """Return the longest time from an object's landing until its notification is visible, or in flight at a live
     consumer, in ms.
 
     Args:
         on_its_way_s: longest time until the notification is in the queue and no longer delayed.
         visibility_s: visibility timeout of all that is received from the queue.
+        max_receives: of the redrive policy, None without one.
     """
-    return int((max(on_its_way_s, DEAD_IN_A_ROW * visibility_s) + CLOCK_S) * 1000)
+    dead = min(max_receives or DEAD_IN_A_ROW, DEAD_IN_A_ROW)
+    return int((max(on_its_way_s, dead * visibility_s) + CLOCK_S) * 1000)
 
 
 class QueueProgress:

@@ -186,7 +186,7 @@ class NodeQueue:
         redrive = json.loads(attributes.get("RedrivePolicy") or "{}")
         self._max_receives = int(redrive["maxReceiveCount"]) if "maxReceiveCount" in redrive else None
         on_its_way_s = notified_within_s + int(attributes.get("DelaySeconds", 0))
-        slack = slack_ms(on_its_way_s, self._visibility_s)
+        slack = slack_ms(on_its_way_s, self._visibility_s, self._max_receives)
         self.progress = QueueProgress(url.rpartition("/")[2], slack, self._visibility_s * 1000)
         for emitter in (node.records, node.files, node.notified):
             if emitter is not None:

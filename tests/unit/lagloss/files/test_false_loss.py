@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from lagloss.files.progress import Held, QueueProgress, slack_ms
+from lagloss.files.progress import DEAD_IN_A_ROW, Held, QueueProgress, slack_ms
 from lagloss_server.judging.arithmetic import Overtaken, horizon
 from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState
 from lagloss_server.model.definition import parse_definition
@@ -77,7 +77,7 @@ class Consumer:
         self.world = world
         self.id = number.to_bytes(16, "big")
         self.started_ms = world.now_ms
-        slack = slack_ms(NOTIFIED_MS / S, world.visibility_ms / S)
+        slack = slack_ms(NOTIFIED_MS / S, world.visibility_ms / S, world.max_receives)
         self.progress = QueueProgress("q", slack, world.visibility_ms, lambda: world.now_ms, lambda: world.now_ms)
         self.hand: dict[Work, int] = {}
         self.jobs: list[Job] = []
@@ -133,7 +133,7 @@ class Consumer:
             job.held.is_imported = True
             job.held.release()
             self.to_delete.append((job, self.flushes + 1))
-        elif job.receives >= MAX_RECEIVES:
+        elif job.receives >= world.max_receives:
             self.observed.append((job.file, "dead", world.now_ms))
             self.progress.drop(str(job.file.number), job.held)
         else:
@@ -184,9 +184,10 @@ class Consumer:
 
 
 class World:
-    def __init__(self, seed: int, visibility_ms: int) -> None:
+    def __init__(self, seed: int, visibility_ms: int, max_receives: int = MAX_RECEIVES) -> None:
         self.random = random.Random(seed)
         self.visibility_ms = visibility_ms
+        self.max_receives = max_receives
         self.now_ms = BEGIN_MS
         self.files: list[File] = []
         self.consumers: list[Consumer] = []
@@ -201,7 +202,7 @@ class World:
         """What a long poll finds; it moves what was received too often to the dead-letter queue."""
         found = [file for file in self.files if file.is_in_queue(self.now_ms) and file.visible_ms <= self.now_ms]
         for file in found:
-            file.is_in_dead_letters = file.receives >= MAX_RECEIVES
+            file.is_in_dead_letters = file.receives >= self.max_receives
         found = [file for file in found if not file.is_in_dead_letters]
         self.random.shuffle(found)
         return found[: self.random.randint(1, 3)]
@@ -286,18 +287,23 @@ def test_no_file_that_still_comes_is_ever_lost_for_certain_and_those_that_do_not
     assert found_while_busy
 
 
-def test_a_file_is_not_lost_while_two_importers_were_killed_in_a_row() -> None:
-    """The first has reported that it received the file, the second nothing. Another one finds the queue empty."""
-    world = World(0, 120 * S)
-    first, second, third, other = (world.start() for _ in range(4))
+@pytest.mark.parametrize("dead", range(1, DEAD_IN_A_ROW))
+def test_a_file_is_not_lost_while_importers_are_killed_in_a_row(dead: int) -> None:
+    """The first has reported that it received the file, the others nothing. Another one finds the queue empty."""
+    world = World(0, 120 * S, max_receives=10)
+    other, first, *others = (world.start() for _ in range(2 + dead))
     world.files.append(File(0, BEGIN_MS, BEGIN_MS))
-    for at_s in range(11, 700):
+    takers = [first, *others[:-1], world.start()]
+    for at_s in range(11, 1_200):
         world.now_ms = BEGIN_MS + at_s * S
         if world.visible():
-            taker = {11: first, 132: second, 252: third}[at_s]
+            taker = takers.pop(0)
             taker.receive()
-            if taker is second:
-                second.end(is_killed=True)
+            if not takers:
+                taker.observed.append((world.files[0], "out", world.now_ms))
+                world.files[0].is_deleted = True
+            elif taker is not first:
+                taker.end(is_killed=True)
         else:
             other.progress.emptied(world.now_ms)
         if at_s == 12:
@@ -308,7 +314,7 @@ def test_a_file_is_not_lost_while_two_importers_were_killed_in_a_row() -> None:
         for consumer in world.living:
             consumer.report()
         assert not world.overtaken(), f"{at_s} s: {world.overtaken()}"
-    assert world.files[0].receives == 3
+    assert world.files[0].receives == 1 + dead
 
 
 @pytest.mark.parametrize(
