@@ -205,7 +205,8 @@ def _named(pipeline: str, start_s: int, count: int) -> list[dict[str, object]]:
         {
             "pipeline": pipeline, "window_start": start_s, "id_hash": signed64(hash_id(name)), "message_id": name,
             "pattern": "fff", "kind": "lost", "places": ["link node-5->node-6"], "last_checkpoint": "node-5.out",
-            "last_seen_ms": start_s * 1_000.0, "emitter": uuid.UUID(int=5).bytes,
+            "last_seen_ms": start_s * 1_000.0, "seen_from_ms": start_s * 1_000.0, "seen_by_ms": start_s * 1_000.0,
+            "emitter": uuid.UUID(int=5).bytes,
         }
         for name in ids
     ]  # fmt: skip

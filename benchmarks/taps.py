@@ -69,7 +69,7 @@ def _compare(spark: SparkSession, kafka: EmbeddedKafka, topic: str, extraction: 
         engine = SparkEngine(spark, kafka.bootstrap, kafka.bootstrap, maker, local)
         look = reader.look(reader.describe().partitions)
         first = TapPlan(0, 0, 8, SAMPLE_ALL, positions=dict.fromkeys(look.logs, 0), is_spread=True)
-        plan = TopicPlanner(lambda: False).plan(first, look, None, 2 * RECORDS)
+        plan = TopicPlanner().plan(first, look, None, 2 * RECORDS)
         blocks = engine.blocks(plan)
         beacons = sum(block.increment.beacons for block in blocks.blocks)
         if beacons != 2 * RECORDS:

@@ -87,7 +87,7 @@ def can_wait(event_ms: float, now_ms: float, *, first: bool) -> bool:
 
 def pack(batch: BeaconBatch, partitions: int) -> list[PackedBlock]:
     """Return a numbered batch as blocks: the same for the same batch, so that each counts once however often it is
-    sent.
+    sent. Its times are of the client's clock, which its reports measure.
 
     A block's seq holds the batch's, the number of partitions (another number makes other blocks), and its place in the
     batch.

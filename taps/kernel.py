@@ -16,7 +16,7 @@ import numpy.typing as npt
 import xxhash
 
 from lagloss.identity import REPLAY_HEADER, replay_in
-from lagloss.sdk.packing import Kind, Observed, PackedBlock, Packer, TallyKey, apply_sample
+from lagloss.sdk.packing import SAME_CLOCK_MS, Kind, Observed, PackedBlock, Packer, TallyKey, apply_sample
 from lagloss.sdk.shipper import Position
 from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, UNNAMED_REPLAY, WINDOW_S, window_start_of
 from lagloss.wire.traces import CONTEXT_BYTES
@@ -24,7 +24,7 @@ from lagloss_server.extraction import Extracted, Extractor
 from lagloss_server.extraction.columns import ByteColumn
 from lagloss_server.model.tables import AnyTap
 from taps.order import KeyTimes, PartitionOrder
-from taps.plan import GAP_MS, STANDING_MS, OffsetSpan, TapPlan
+from taps.plan import STANDING_MS, OffsetSpan, TapPlan
 from taps.records import SpanRecords, TapCounts, UnreadableRecords
 
 SEQ_BITS: Final = 30
@@ -249,6 +249,7 @@ class BlockMaker:
             raw_ids=ids if self.tap.first else [],
             traces=np.empty((0, CONTEXT_BYTES), np.uint8),
             out_of_order=out_of_order,
+            supplied_ms=self._supplied_ms(rows, observed_ms, appended),
         )
         return SpanBeacons(columns, replays.names)
 
@@ -293,9 +294,17 @@ class BlockMaker:
             return at_ms[np.searchsorted(commits, read.offsets[rows], side="right")].astype(np.float64)
         since_ms, until_ms = appended.since_ms[rows], appended.until_ms[rows]
         lowest = np.where(np.isfinite(since_ms), since_ms, np.minimum(event_ms, until_ms))
-        if span.is_read:
-            lowest = np.maximum(lowest, until_ms - GAP_MS)
         return np.clip(read.records.timestamp_ms[rows].astype(np.float64), lowest, until_ms)
+
+    def _supplied_ms(
+        self, rows: npt.NDArray[np.intp], observed_ms: npt.NDArray[np.float64], appended: _Appended
+    ) -> npt.NDArray[np.float64]:
+        """Return by when these records were appended, for those that only a producer's timestamp says were before;
+        empty if there are none."""
+        is_supplied = appended.until_ms[rows] - observed_ms > SAME_CLOCK_MS
+        if self.tap.group is not None or not is_supplied.any():
+            return np.empty(0, np.float64)
+        return np.where(is_supplied, appended.until_ms[rows], 0.0)
 
     def _is_committed_ahead(
         self, read: SpanRecords, rows: npt.NDArray[np.intp], committed_ms: npt.NDArray[np.float64]

@@ -9,7 +9,6 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
@@ -20,9 +19,6 @@ MAX_LOOKS: Final = 256
 """Looks that wait to be passed; beyond that every other one is forgotten, which makes progress coarser, never wrong."""
 STANDING_MS: Final = 0
 """The time of a commit that was there when the tap began, from before it reads the log of commits."""
-GAP_MS: Final = 2_000
-"""Between two looks, beyond which a producer's timestamp says too little of when a record between them was appended:
-readers may be 5 s past a record before it counts as lost."""
 MAX_MARKS: Final = 256
 """Marks of one partition that wait for its records to be read; beyond that every other one is forgotten."""
 
@@ -97,8 +93,6 @@ class OffsetSpan:
     Attributes:
         ends: looks that bound when the records were appended, by offset.
         commits: those of a group that take the records in, ascending.
-        is_read: a reader of the topic has said how far it is, and may have looked between two of these looks that lie
-            far apart: a record that is dated before a look that did not show it would seem lost on the way to there.
     """
 
     partition: int
@@ -106,7 +100,6 @@ class OffsetSpan:
     end: int
     ends: tuple[EndMark, ...] = ()
     commits: tuple[Mark, ...] = ()
-    is_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +265,6 @@ class EndMarks:
         if none_ms and (not needed or needed[0].offset > start):
             needed = EndMark(start, none_ms, none_ms), *needed
         return needed
-
-
-def has_gap(marks: Sequence[EndMark], start: int) -> bool:
-    """Return whether some records from `start` on may have been appended at any time in more than `GAP_MS`."""
-    between = (later.by_ms - earlier.at_ms for earlier, later in pairwise(marks) if later.offset > earlier.offset)
-    return not marks or marks[0].offset > start or any(gap_ms > GAP_MS for gap_ms in between)
 
 
 def _offset(mark: EndMark) -> int:

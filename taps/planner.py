@@ -22,15 +22,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, Suspect, TapPlan, has_gap, merged_commits, shared_out
+from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, Suspect, TapPlan, merged_commits, shared_out
 from taps.records import UnreadableRecords
 
 HasNone = Callable[[int, int, int], bool]
 """Return whether a partition holds no record in [start, end), but markers of transactions at most."""
 WholeUntil = Callable[[Mapping[int, Suspect]], Mapping[int, int]]
 """`TopicReader.whole_until`."""
-IsRead = Callable[[], bool]
-"""Return whether a reader of the topic has reported how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +127,7 @@ QUIET: Final = NewCommits(None, {}, {})
 class TopicPlanner:
     """Plans the records of a topic as far as a committed reader can read."""
 
-    def __init__(self, is_read: IsRead) -> None:
-        self._is_read = is_read
+    def __init__(self) -> None:
         self._looks = Looks()
         self._marks = EndMarks()
 
@@ -148,12 +145,8 @@ class TopicPlanner:
             partition: self._marks.take(partition, starts[partition], starts[partition] + share, last.through_ms)
             for partition, share in shares.items()
         }
-        is_read = (
-            any(has_gap(ends[partition], starts[partition]) for partition, share in shares.items() if share)
-            and self._is_read()
-        )
         spans = tuple(
-            OffsetSpan(partition, starts[partition], starts[partition] + share, ends[partition], is_read=is_read)
+            OffsetSpan(partition, starts[partition], starts[partition] + share, ends[partition])
             for partition, share in sorted(shares.items())
             if share
         )

@@ -297,7 +297,7 @@ class TapRunner(PlanRunner[TapPlan]):
         tap = self._tap
         if tap.group is not None:
             return GroupPlanner(self._reader.has_none)
-        return TopicPlanner(lambda: self._store.is_read(tap.pipeline, tap.topic))
+        return TopicPlanner()
 
     def _is_news(self, following: TapPlan, last: TapPlan) -> bool:
         # to whoever takes over, a commit beyond the end may look like one of records that have come since

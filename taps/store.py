@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 from lagloss.sdk.account import pack_tally, unpack_tally
 from lagloss.wire.format import Tally
 from lagloss_server.store.ownership import IS_FREE, OwnerSession
-from lagloss_server.store.schema.core import LaneRow, table_of
+from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.taps import (
     LostAfterwardsRow,
     RememberedRowsRow,
@@ -224,13 +224,6 @@ class TapStore:
         with self._transaction() as connection:
             stored = connection.execute(_ADVANCE_ALL, {"steps": json.dumps(rows), "owner": self._owner()})
             return {bytes(emitter) for emitter in stored.scalars()}
-
-    def is_read(self, pipeline: str, topic: str) -> bool:
-        """Return whether a node of a pipeline has reported how far it has read a topic."""
-        of_topic = LaneRow.lane.startswith(f"{topic}/", autoescape=True)
-        with self._transaction() as connection:
-            statement = select(func.count()).where(LaneRow.pipeline == pipeline, of_topic)
-            return bool(connection.execute(statement).scalar_one())
 
     def note_trouble(self, emitter: bytes, trouble: str) -> None:
         """Say why this tap waits.

@@ -186,7 +186,7 @@ class JudgementContext:
             emitters=self.reports.emitters[pipeline],
             tallies=self.reports.tallies[pipeline, window_start_s],
             lanes=self.reports.lanes[pipeline],
-            later_due=frozenset(name for name, start in newest.items() if start > window_start_s),
+            later_due={name: start for name, start in newest.items() if start > window_start_s},
             changed=changed,
             version_changed=version_changed,
             whole_from=self.reports.whole_from,

@@ -12,7 +12,7 @@ from aggregator.closing.window_store import Closing, Missing
 from lagloss.wire.format import OffsetRange
 from lagloss_server.judging.arithmetic import Fate, first_waiting_ms, horizon, judge, judge_pattern
 from lagloss_server.judging.evidence import Evidence
-from lagloss_server.judging.facts import MissingId, Pattern, WindowFacts
+from lagloss_server.judging.facts import MissingId, WindowFacts
 from lagloss_server.judging.picked import spread
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import Window
@@ -71,8 +71,7 @@ def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[
     ahead, incomplete = horizon(graph, evidence), evidence.incomplete(graph, facts.read, facts.quarantined)
 
     def name(missing: MissingId) -> tuple[Fate, Missing] | None:
-        pattern = Pattern(missing.mask, 1, (), missing.last_seen_ms, missing.last_seen_ms)
-        judged = judge_pattern(graph, pattern, ahead, incomplete)
+        judged = judge_pattern(graph, missing.pattern(missing.mask), ahead, incomplete)
         if judged.fate not in KINDS:
             return None
         places = sorted(place.label for place in judged.certain or judged.perhaps or judged.waiting)

@@ -62,7 +62,8 @@ def read_facts(connection: Connection, windows: Windows) -> dict[WindowKey, tupl
     for row in connection.execute(select(names).where(*of_windows(names, windows))):
         id_hash, mask = row.id_hash % (1 << 64), int(row.pattern, 16)  # `signed64` back: a bigint has a sign
         trace = None if row.trace_id is None else TraceContext(row.trace_id, row.span_id)
-        missing_id = MissingId(id_hash, mask, row.last_seen_ms, row.message_id, trace, row.emitter)
+        times_ms = row.last_seen_ms, row.seen_from_ms, row.seen_by_ms
+        missing_id = MissingId(id_hash, mask, *times_ms, row.message_id, trace, row.emitter)
         missing.setdefault((row.pipeline, row.window_start), []).append(missing_id)
     packed = select(table.c.pipeline, table.c.window_start, table.c.facts, table.c.basis)
     for row in connection.execute(packed.where(*of_windows(table, windows))):
@@ -255,6 +256,8 @@ def _missing_rows(closings: Sequence[Closing]) -> list[dict[str, Any]]:
             "places": as_json(missing.places),
             "last_checkpoint": missing.last_checkpoint,
             "last_seen_ms": missing.id.last_seen_ms,
+            "seen_from_ms": missing.id.seen_from_ms,
+            "seen_by_ms": missing.id.seen_by_ms,
             "trace_id": missing.id.trace and missing.id.trace.trace_id,
             "span_id": missing.id.trace and missing.id.trace.span_id,
             "emitter": missing.id.emitter,

@@ -52,7 +52,8 @@ class Column:
     `offsets`: event_time - window_start in ms, -1 where a block does not say, kept only if `with_offsets`; `starts` and
     `emitters`: where each block begins, and whose it is; `names`: where each block with message ids begins, and these;
     `traces`: the like, kept as `offsets` are; `reasons`: likewise of blocks with a reason; `checksums`: the ids and
-    checksums of blocks that carry them; `out_of_order`: positions of the beacons that are.
+    checksums of blocks that carry them; `out_of_order`: positions of the beacons that are; `supplied`: where each block
+    with supplied times begins, and by when they were.
     """
 
     def __init__(self, *, with_offsets: bool) -> None:
@@ -64,6 +65,7 @@ class Column:
         self.reasons: list[tuple[int, int, str]] = []
         self.checksums: list[tuple[U64, U32]] = []
         self.out_of_order: list[Places] = []
+        self.supplied: list[tuple[int, int, int]] = []
         self._looked_at = 0
 
     @property
@@ -104,6 +106,8 @@ class Column:
             self.checksums.append((block.id_hash, block.payload_crc))
         if block.out_of_order is not None:
             self.out_of_order.append(start + read_positions(block.out_of_order))
+        if block.supplied_at is not None:
+            self.supplied.append((start, block.count, block.supplied_at))
 
     def add_rows(self, headers: Headers, rows: Places, emitters: npt.NDArray[np.void]) -> None:
         data, fields = headers.data, headers.of(rows)
@@ -141,6 +145,8 @@ class Column:
         for row in np.flatnonzero(places_by_name["out_of_order"] >= 0).tolist():
             first, size = int(places_by_name["out_of_order"][row]), int(places_by_name["out_of_order_size"][row])
             self.out_of_order.append(int(starts[row]) + read_positions(data[first : first + size].tobytes()))
+        for row in np.flatnonzero(places_by_name["supplied_at"] >= 0).tolist():
+            self.supplied.append((int(starts[row]), int(counts[row]), int(places_by_name["supplied_at"][row])))
 
     def ends_since(self) -> tuple[int, int] | None:
         """Return the smallest and the largest id since the last call."""

@@ -26,7 +26,7 @@ from aggregator.kernel.columns import BlockColumns, Column
 from aggregator.kernel.id_index import IdIndex, Rows
 from aggregator.kernel.picking import Bools, CountedIds, DistinctIds, Ints, SampledBeacons, pick
 from aggregator.kernel.plan import WindowPlan
-from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64
+from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, WINDOW_S
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext, find_traces
 from lagloss_server.judging.arithmetic import is_of_source, is_unsettled
@@ -61,7 +61,9 @@ def count_window(block_columns: BlockColumns) -> WindowFacts:
         for name in graph.entrances
         if name in side
     ]
-    missing = _Missing.of(plan, ids, codes, lossy, [beacons for _, beacons in first])
+    every = [(block_columns.live[name], beacons) for name, beacons in live.items()]
+    every += [(block_columns.replayed[name], beacons) for name, beacons in again.items()]
+    missing = _Missing.of(plan, ids, codes, lossy, [beacons for _, beacons in first], every)
     counts = _whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns, ids.first)
     arrivals = tuple(sketch_of(first[np.isfinite(first)]) for first in ids.first)
     by_source = _source_arrivals(graph, patterns, codes, ids.first) if len(graph.sources) > 1 else ()
@@ -280,41 +282,70 @@ def _lower_timed(ids: U64, rows: Rows, lags: F32, limit: np.uint64, slots: Rows,
 
 @dataclass(frozen=True)
 class _Missing:
-    """The ids that something is missing of, in order: their row, pattern's number and when last seen (epoch ms)."""
+    """The ids that something is missing of, in order: their row, pattern's number, when they were last seen by what
+    their beacons say, and between which moments they surely were (epoch ms)."""
 
     ids: U64
     rows: Ints
     codes: Ints
     last_seen: F64
+    seen_from: F64
+    seen_by: F64
 
     @classmethod
     def of(
-        cls, plan: WindowPlan, ids: DistinctIds, codes: Ints, lossy: Bools, first: Sequence[SampledBeacons]
+        cls,
+        plan: WindowPlan,
+        ids: DistinctIds,
+        codes: Ints,
+        lossy: Bools,
+        first: Sequence[SampledBeacons],
+        every: Sequence[tuple[Column, SampledBeacons]],
     ) -> _Missing:
-        """Build the table of missing ids. `first`: the beacons of the sources' `in`, which know event times."""
+        """Build the table of missing ids. `first`: the beacons of the sources' `in`, which know event times; `every`:
+        those of all checkpoints."""
         is_shown = lossy[codes] if ids.ids.size else np.zeros(0, bool)
         which = np.flatnonzero(is_shown)
         which = which[np.argsort(ids.ids[which])]
-        offsets = np.full(ids.ids.size if which.size else 0, -1, np.int32)
-        for column in first if which.size else ():
+        if not which.size:
+            return cls(ids.ids[which], which, codes[which], *(np.empty(0) for _ in range(3)))
+        offsets = np.full(ids.ids.size, -1, np.int32)
+        for column in first:
             np.maximum.at(offsets, column.rows, column.offsets)
-        event_ms = plan.window_start_s * 1000 + offsets[which].astype(np.float64)
-        event_ms[offsets[which] < 0] = plan.window_end_ms  # rule 4: no source has said the event time
-        return cls(ids.ids[which], which, codes[which], event_ms + ids.newest[which])
+        seen_from, last_seen = _event_times_ms(plan, offsets[which]) + ids.newest[which]
+        seen_by = last_seen
+        if any(column.supplied for column, _ in every):
+            seen_from, seen_by = _seen_between(_event_times_ms(plan, offsets), every)[:, which]
+        return cls(ids.ids[which], which, codes[which], last_seen, seen_from, seen_by)
 
     def patterns(self, plan: WindowPlan, patterns: list[int], first_lags: F32) -> tuple[Pattern, ...]:
-        """One pattern for each mask and stretch between the cuts."""
+        """One pattern for each mask, and stretch between the cuts from which on they may have been last seen, and by
+        which they surely were, if that is later."""
         if not self.ids.size:
             return ()
-        stretches = np.searchsorted(np.array(plan.cuts, np.float64), self.last_seen, side="right")
-        cells, cells_of_rows = np.unique(self.codes * (len(plan.cuts) + 1) + stretches, return_inverse=True)
-        first, last = np.full(cells.size, np.inf), np.full(cells.size, -np.inf)
-        np.minimum.at(first, cells_of_rows, self.last_seen)
-        np.maximum.at(last, cells_of_rows, self.last_seen)
-        masks = (patterns[code] for code in (cells // (len(plan.cuts) + 1)).tolist())
+        cuts, width = np.array(plan.cuts, np.float64), len(plan.cuts) + 1
+        keys = self.codes * width + np.searchsorted(cuts, self.seen_from, side="right")
+        is_between = self.seen_by > self.seen_from
+        if is_between.any():
+            keys = keys * (width + 1) + np.where(is_between, np.searchsorted(cuts, self.seen_by, side="right") + 1, 0)
+        else:
+            keys = keys * (width + 1)
+        cells, cells_of_rows = np.unique(keys, return_inverse=True)
+        first, last = _bounds(self.seen_from, cells_of_rows, cells.size)
+        by_first, by_last = _bounds(self.seen_by, cells_of_rows, cells.size) if is_between.any() else (first, last)
         counts = np.bincount(cells_of_rows).tolist()
         on_time = _count_on_time(plan, cells_of_rows, first_lags[:, self.rows], cells.size)
-        return tuple(map(Pattern, masks, counts, on_time, first.tolist(), last.tolist()))
+        return tuple(
+            Pattern(
+                patterns[cell // (width + 1) // width],
+                counts[index],
+                on_time[index],
+                first[index],
+                last[index],
+                *((by_first[index], by_last[index]) if cell % (width + 1) else ()),
+            )
+            for index, cell in enumerate(cells.tolist())
+        )
 
     def named(
         self, patterns: list[int], picked: PickedMessages, traces: Mapping[int, TraceContext]
@@ -326,19 +357,58 @@ class _Missing:
             MissingId(
                 id_hash,
                 patterns[code],
-                seen_ms,
+                *times_ms,
                 picked.names[rows[id_hash]],
                 traces.get(row),
                 last[rows[id_hash]],
             )
-            for id_hash, code, seen_ms, row in zip(
+            for id_hash, code, times_ms, row in zip(
                 self.ids[:MAX_NAMES].tolist(),
                 self.codes.tolist(),
-                self.last_seen.tolist(),
+                zip(self.last_seen.tolist(), self.seen_from.tolist(), self.seen_by.tolist(), strict=True),
                 self.rows.tolist(),
                 strict=False,
             )
         )
+
+
+def _event_times_ms(plan: WindowPlan, offsets: npt.NDArray[np.int32]) -> F64:
+    """Return the earliest and the latest event time of messages, shape (2, messages): where no source has said it
+    (-1), it is any of the window (rule 4)."""
+    in_window_ms = np.where(offsets < 0, np.array([[0], [WINDOW_S * 1000]]), offsets)
+    return plan.window_start_s * 1000.0 + in_window_ms
+
+
+def _seen_between(events_ms: F64, columns: Iterable[tuple[Column, SampledBeacons]]) -> F64:
+    """Return between which moments messages were last seen (epoch ms), where times were supplied, shape (2, rows).
+    `events_ms`: the earliest and the latest event time of each, of the same shape."""
+    seen = np.full(events_ms.shape, -np.inf)
+    seen_from, seen_by = seen
+    for column, beacons in columns:
+        earliest, latest = events_ms[:, beacons.rows] + beacons.lags
+        if column.supplied:
+            supplied_ms = _supplied_of(column, beacons)
+            earliest = np.minimum(earliest, supplied_ms)
+            latest = np.where(np.isfinite(supplied_ms), supplied_ms, latest)
+        np.maximum.at(seen_from, beacons.rows, earliest)
+        np.maximum.at(seen_by, beacons.rows, latest)
+    return seen
+
+
+def _supplied_of(column: Column, beacons: SampledBeacons) -> F64:
+    """Return by when these beacons of a column were supplied (epoch ms); infinity where no time was."""
+    of_places = np.full(column.ids.size, np.inf)
+    for start, count, time_ms in column.supplied:
+        of_places[start : start + count] = time_ms
+    return of_places if beacons.kept is None else of_places[beacons.kept]
+
+
+def _bounds(times_ms: F64, cells: Ints, n: int) -> tuple[list[float], list[float]]:
+    """Return the first and the last of these times in each of `n` cells."""
+    first, last = np.full(n, np.inf), np.full(n, -np.inf)
+    np.minimum.at(first, cells, times_ms)
+    np.maximum.at(last, cells, times_ms)
+    return first.tolist(), last.tolist()
 
 
 def _traces(columns: Iterable[tuple[Column, SampledBeacons]], rows: Ints, n: int) -> dict[int, TraceContext]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lagloss.wire.format import BLOCK_SCHEMA, MAX_BLOCK_BEACONS, MAX_NAME_BYTES, MAX_PARTITIONS, SAMPLE_ALL
+from lagloss.wire.format import BLOCK_SCHEMA, MAX_BLOCK_BEACONS, MAX_NAME_BYTES, MAX_PARTITIONS, MAX_TIME_MS, SAMPLE_ALL
 from lagloss.wire.sketch import MAX_LAG_MS
 from lagloss.wire.traces import TRACE_ROW
 from lagloss_server.packing.compiled import U8, Int, compiled
@@ -24,10 +24,10 @@ I64 = npt.NDArray[np.int64]
 FIELDS = (
     "checkpoint", "checkpoint_size", "emitter", "seq", "window_start", "partitions", "sample", "count",
     "ids", "lags", "offsets", "names", "names_size", "crcs", "traces", "traces_size", "reason", "reason_size",
-    "out_of_order", "out_of_order_size",
+    "out_of_order", "out_of_order_size", "supplied_at",
 )  # fmt: skip
-"""What is kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
-_EXTRAS = [FIELDS.index(name) for name in ("names", "crcs", "traces", "reason", "out_of_order")]
+"""What is kept of a header. Positions are in the batch's bytes; -1 where a column or a time is not there."""
+_EXTRAS = [FIELDS.index(name) for name in ("names", "crcs", "traces", "reason", "out_of_order", "supplied_at")]
 MAX_EXPONENT = 127 + int(MAX_LAG_MS).bit_length() - 1
 """Of a float32: the exponent of MAX_LAG_MS, a power of two."""
 _HEADER = np.frombuffer(BLOCK_SCHEMA.header, np.uint8)
@@ -98,6 +98,18 @@ def _optional(data: U8, position: Int, end: Int) -> tuple[Int, Int, Int]:
     if branch == 0:
         return -1, 0, position
     return _bytes(data, position, end)
+
+
+@compiled
+def _optional_time(data: U8, position: Int, end: Int) -> tuple[Int, Int]:
+    """Return a time (epoch ms; -1 where it is null) and where it ends, -1 where it does not fit or is no time."""
+    branch, position = avro_long(data, position, end)
+    if position < 0 or branch < 0 or branch > 1:
+        return -1, -1
+    if branch == 0:
+        return -1, position
+    time_ms, position = avro_long(data, position, end)
+    return (time_ms, position) if 0 <= time_ms <= MAX_TIME_MS else (time_ms, -1)
 
 
 @compiled
@@ -216,6 +228,9 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
         if position < 0:
             continue
         out_of_order, out_of_order_size, position = _optional(data, position, end)
+        if position < 0:
+            continue
+        supplied_at, position = _optional_time(data, position, end)
         if position != end or replay >= 0 or seq < 0 or count < 1 or count > MAX_BLOCK_BEACONS:
             continue
         if partitions < 1 or partitions > MAX_PARTITIONS or sample < 1 or sample > SAMPLE_ALL:
@@ -247,4 +262,4 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
         values[8, row], values[9, row], values[10, row], values[11, row] = ids, lags, offsets, names
         values[12, row], values[13, row], values[14, row], values[15, row] = names_size, crcs, traces, traces_size
         values[16, row], values[17, row] = reason, reason_size
-        values[18, row], values[19, row] = out_of_order, out_of_order_size
+        values[18, row], values[19, row], values[20, row] = out_of_order, out_of_order_size, supplied_at

@@ -188,7 +188,7 @@ def _waiting(
         return ()
     row = MissingMessageRow
     rows = connection.execute(
-        select(row.places, func.count(), func.min(row.last_seen_ms))
+        select(row.places, func.count(), func.min(row.seen_by_ms))
         .where(row.pipeline == definition.name, row.window_start.in_(starts), row.kind == "pending")
         .group_by(row.places)
     )

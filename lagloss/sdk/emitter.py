@@ -164,7 +164,7 @@ class Emitter:
         traces: whether the first node sends the trace of a message whose `traceparent` is known. By default it does
             unless LAGLOSS_TRACES is `off`, or ids are private: a trace may name what the hash hides.
         final: report how far back the account is final. False for a collector's clients that send no counts: a
-            message missing at their node is perhaps lost, never for certain.
+            message missing at their node is perhaps lost, never for certain, and `observed_at` is of their clocks.
         max_buffered: maximum number of beacons that wait in memory.
         spool: a directory for flushes that the broker has not acknowledged; several processes and nodes may share it.
             By default LAGLOSS_SPOOL_DIR, else none. Each flush is written there before it is sent, so that it outlives

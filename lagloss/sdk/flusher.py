@@ -105,7 +105,7 @@ class Flusher:
         self._buffer = buffer
         self._drain = Drain(
             buffer,
-            BeaconReader(keep_ids=first and names_ids, keep_traces=keep_traces),
+            BeaconReader(keep_ids=first and names_ids, keep_traces=keep_traces, times_are_own=final),
             Packer(identity.pipeline, identity.node, identity.emitter, first, names_ids),
             self._note,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -45,6 +46,8 @@ KEPT_S: Final = RETENTION_MS // 1000
 AHEAD_S: Final = 86_400
 """Largest start of a window that is accepted, in seconds ahead of the clock. Wide, since a clock may step by hours; it
 bounds memory."""
+SAME_CLOCK_MS: Final = 1_000
+"""A time that a caller supplies may be of the clock here if it is no further from it: rule 4 allows for that much."""
 MAX_PAYLOAD_BYTES: Final = 1 << 43
 """Bytes of one message or object: more than any store takes."""
 MAX_REASONS: Final = 64
@@ -186,13 +189,15 @@ def are_placeable(event_ms: npt.NDArray[np.float64], now_ms: float) -> npt.NDArr
 
 
 _NONE_OUT_OF_ORDER: Final = np.empty(0, np.bool_)
+_NONE_SUPPLIED: Final = np.empty(0, np.float64)
 _NO_TRACES: Final[U8] = np.empty((0, CONTEXT_BYTES), np.uint8)
 
 
 @dataclass(slots=True)
 class Observed:
     """Columns of beacons, row by row; `raw_ids` is empty unless names are kept. `traces`: shape (beacons, 24), zeros
-    where a beacon has none; empty if no beacon has one. `out_of_order`: empty if no beacon is."""
+    where a beacon has none; empty if no beacon has one. `out_of_order`: empty if no beacon is. `supplied_ms`: when a
+    beacon was handed over whose time a caller supplied (epoch ms; 0 for the clock's); empty if none was."""
 
     code: npt.NDArray[np.int64]
     id_hash: U64
@@ -203,6 +208,7 @@ class Observed:
     raw_ids: list[bytes]
     traces: U8
     out_of_order: npt.NDArray[np.bool_]
+    supplied_ms: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
         return int(self.code.size)
@@ -219,6 +225,7 @@ class Observed:
             [self.raw_ids[row] for row in rows.tolist()] if self.raw_ids else [],
             self.traces[rows] if self.traces.size else self.traces,
             self.out_of_order[rows] if self.out_of_order.size else self.out_of_order,
+            self.supplied_ms[rows] if self.supplied_ms.size else self.supplied_ms,
         )
 
     @classmethod
@@ -233,24 +240,21 @@ class Observed:
             np.concatenate([part.crc for part in parts]),
             np.concatenate([part.payload_bytes for part in parts]),
             [raw for part in parts for raw in part.raw_ids],
-            _joined_traces(parts),
-            _joined_order(parts),
+            _joined([part.traces for part in parts], parts),
+            _joined([part.out_of_order for part in parts], parts),
+            _joined([part.supplied_ms for part in parts], parts),
         )
 
 
-def _joined_traces(parts: Sequence[Observed]) -> U8:
-    if not any(part.traces.size for part in parts):
-        return _NO_TRACES
+def _joined(columns: Sequence[npt.NDArray[Any]], parts: Sequence[Observed]) -> npt.NDArray[Any]:
+    """Return a column that may be empty of all parts, zeros where a part has none."""
+    if not any(column.size for column in columns):
+        return columns[0]
     return np.concatenate(
-        [part.traces if part.traces.size else np.zeros((len(part), CONTEXT_BYTES), np.uint8) for part in parts]
-    )
-
-
-def _joined_order(parts: Sequence[Observed]) -> npt.NDArray[np.bool_]:
-    if not any(part.out_of_order.size for part in parts):
-        return _NONE_OUT_OF_ORDER
-    return np.concatenate(
-        [part.out_of_order if part.out_of_order.size else np.zeros(len(part), np.bool_) for part in parts]
+        [
+            column if column.size else np.zeros((len(part), *column.shape[1:]), column.dtype)
+            for column, part in zip(columns, parts, strict=True)
+        ]
     )
 
 
@@ -267,9 +271,10 @@ class RefusedBeacons:
 
 
 class BeaconReader:
-    """Reads buffered beacons into columns; numbers the kinds it has met."""
+    """Reads buffered beacons into columns; numbers the kinds it has met. `times_are_own`: False if the times that come
+    with beacons are of clocks that no report measures."""
 
-    def __init__(self, *, keep_ids: bool, keep_traces: bool = False) -> None:
+    def __init__(self, *, keep_ids: bool, keep_traces: bool = False, times_are_own: bool = True) -> None:
         self.kinds: list[Kind] = []
         self._codes: dict[Kind, int] = {}
         self._plain: dict[str, int] = {}
@@ -278,6 +283,7 @@ class BeaconReader:
         self._reasons: set[str | None] = set()
         self._keep_ids = keep_ids
         self._keep_traces = keep_traces
+        self._same_clock_ms = math.inf if times_are_own else SAME_CLOCK_MS
 
     def read(self, flat: Sequence[Any], now_ms: float, refused: RefusedBeacons) -> Observed | None:
         """Return the beacons of `flat` in their order, None if none is good; count those that cannot be sent in
@@ -304,7 +310,7 @@ class BeaconReader:
         clock_ns = np.full(n, columns.clock_ns, np.int64)
         observed = self._observed(np.full(n, code, np.int64), raws, columns.event_ms, clock_ns)
         if observed_ms is not None:
-            observed.lag_ms = observed_ms - columns.event_ms
+            self._supply(observed, np.arange(n), np.full(n, observed_ms))
         return observed
 
     def _code_of_columns(self, columns: Columns) -> tuple[int | None, float | None]:
@@ -360,11 +366,13 @@ class BeaconReader:
             raws if self._keep_ids else [],
             _NO_TRACES,
             _NONE_OUT_OF_ORDER,
+            _NONE_SUPPLIED,
         )
 
     def _take_extras(self, observed: Observed, places: Sequence[str], extras: Sequence[RawExtras | None]) -> bool:
         """Put extras into their columns, and codes of the kinds that they make; False if a block cannot carry them."""
         contexts: dict[int, bytes] = {}
+        supplied: dict[int, float] = {}
         late: list[int] = []
         for row, extra in enumerate(extras):
             if extra is None:
@@ -372,7 +380,7 @@ class BeaconReader:
             observed_at, replay, reason, payload_crc, size, traceparent, is_out_of_order = extra
             try:
                 if observed_at is not None:
-                    observed.lag_ms[row] = epoch_ms(observed_at) - observed.event_ms[row]
+                    supplied[row] = epoch_ms(observed_at)
                 if payload_crc is not None:
                     observed.crc[row] = payload_crc
                 if size != 0:
@@ -384,6 +392,8 @@ class BeaconReader:
                 contexts[row] = context
             if is_out_of_order:
                 late.append(row)
+        if supplied:
+            self._supply(observed, np.array(list(supplied)), np.array(list(supplied.values())))
         if late:
             observed.out_of_order = np.zeros(len(observed), np.bool_)
             observed.out_of_order[late] = True
@@ -392,6 +402,16 @@ class BeaconReader:
             packed = np.frombuffer(b"".join(contexts.values()), np.uint8)
             observed.traces[list(contexts)] = packed.reshape(-1, CONTEXT_BYTES)
         return True
+
+    def _supply(self, observed: Observed, rows: npt.NDArray[np.intp], supplied_ms: npt.NDArray[np.float64]) -> None:
+        """Put the times of these rows (epoch ms), which a caller supplied, in place of the clock's. That is kept where
+        they are further from it than what rule 4 allows for: they may be of another clock."""
+        clock_ms = observed.event_ms[rows] + observed.lag_ms[rows]
+        observed.lag_ms[rows] = supplied_ms - observed.event_ms[rows]
+        is_other = np.abs(clock_ms - supplied_ms) > self._same_clock_ms
+        if is_other.any():
+            observed.supplied_ms = np.zeros(len(observed))
+            observed.supplied_ms[rows[is_other]] = clock_ms[is_other]
 
     def _plain_codes(self, places: Sequence[str]) -> npt.NDArray[np.int64]:
         try:
@@ -537,6 +557,15 @@ class PackedBlock:
     seq: int
 
 
+def _supplied_at(observed: Observed, rows: slice) -> int | None:
+    """Return by when all beacons of these rows had been observed (epoch ms), if the time of any was supplied."""
+    supplied_ms = observed.supplied_ms[rows]
+    if not supplied_ms.any():
+        return None
+    by_ms = np.where(supplied_ms > 0, supplied_ms, observed.event_ms[rows] + observed.lag_ms[rows])
+    return math.ceil(float(by_ms.max()))
+
+
 def apply_sample(observed: Observed, kinds: Sequence[Kind], sample: int) -> tuple[Observed, list[TallyKey]]:
     """Return the beacons that a sample takes, and the tallies of those that it leaves out."""
     if sample >= SAMPLE_ALL:
@@ -653,4 +682,5 @@ class Packer:
             payload_crc=ordered.crc[rows] if kind.has_crc else None,
             traces=pack_traces(ordered.traces[rows]) if is_first and ordered.traces.size else None,
             out_of_order=pack_positions(ordered.out_of_order[rows]) if ordered.out_of_order.size else None,
+            supplied_at=_supplied_at(ordered, rows),
         )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 NULL: Final = b"\0"
 """The union branch of a field that is null."""
-_PRESENT: Final = b"\2"
+PRESENT: Final = b"\2"
 """The union branch of one that is not."""
 _LIMIT: Final = 1 << 63
 _LOW_BITS, _GOES_ON = 0x7F, 0x80
@@ -137,7 +137,7 @@ def encode_string(text: str) -> bytes:
 
 def encode_optional(value: bytes | None) -> bytes:
     """Encode the union of null and bytes."""
-    return NULL if value is None else _PRESENT + encode_bytes(value)
+    return NULL if value is None else PRESENT + encode_bytes(value)
 
 
 def encode_array(items: Collection[bytes]) -> bytes:

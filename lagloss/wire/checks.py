@@ -102,6 +102,7 @@ def check_content(block: BeaconBlock) -> None:
     demand(1 <= block.count <= MAX_BLOCK_BEACONS, "count", f"expected 1 to {MAX_BLOCK_BEACONS} beacons")
     demand(1 <= block.partitions <= MAX_PARTITIONS, "partitions", f"expected 1 to {MAX_PARTITIONS}")
     demand(1 <= block.sample <= SAMPLE_ALL, "sample", f"expected 1 to {SAMPLE_ALL}")
+    demand(0 <= (block.supplied_at or 0) <= MAX_TIME_MS, "supplied_at", _TIME)
     lags_fit = bool((np.abs(block.lag_ms) < MAX_LAG_MS).all())  # NaN is not less
     demand(lags_fit, "lag_ms", f"expected finite lags below {MAX_LAG_MS:.0f} ms", "lag_not_finite")
 

@@ -22,6 +22,7 @@ import xxhash
 
 from lagloss.wire.avro import (
     NULL,
+    PRESENT,
     decode_rows,
     encode_array,
     encode_boolean,
@@ -125,6 +126,9 @@ class FieldFault:
 class BeaconBlock:
     """Beacons of one checkpoint, one window and one partition; every column holds `count` values.
 
+    `supplied_at`: by when all of its beacons had been observed (epoch ms, by the emitter's clock), where the time of any
+    was supplied by another clock.
+
     Not frozen only because that doubles the cost of making one, and a closing makes a hundred thousand.
     """
 
@@ -144,6 +148,7 @@ class BeaconBlock:
     payload_crc: U32 | None = None
     traces: bytes | None = None
     out_of_order: bytes | None = None
+    supplied_at: int | None = None
 
     @property
     def count(self) -> int:
@@ -382,6 +387,7 @@ def encode_block(block: BeaconBlock) -> bytes:
             _optional_column(block.payload_crc, _U4),
             encode_optional(block.traces),
             encode_optional(block.out_of_order),
+            NULL if block.supplied_at is None else PRESENT + encode_long(block.supplied_at),
         )
     )
 
@@ -432,6 +438,7 @@ def decode_block(value: bytes | memoryview) -> BeaconBlock:
         None if crcs is None else np.frombuffer(crcs, _U4),
         traces,
         out_of_order,
+        raw["supplied_at"],
     )
 
 

@@ -74,8 +74,8 @@ class CutInsidePattern(Exception):
 
 @dataclass(frozen=True)
 class Overtaken:
-    """Which messages a place has overtaken, by when they were last seen (epoch ms): those before `before`, but for
-    those that a dead emitter may have in hand, `held` from (included) to (not included)."""
+    """Which messages a place has overtaken, by when they were last seen (epoch ms): those surely before `before`, but
+    for those that a dead emitter may have in hand, `held` from (included) to (not included)."""
 
     before: float
     held: tuple[tuple[float, float], ...] = ()
@@ -92,13 +92,13 @@ class Overtaken:
         """
         if not is_before(pattern, self.before):
             return False
-        return not any(is_before(pattern, end) and not is_before(pattern, start) for start, end in self.held)
+        return not any(not is_before(pattern, start) and is_perhaps_before(pattern, end) for start, end in self.held)
 
 
 @dataclass(frozen=True)
 class ProgressCuts:
     """How far each place has come: the messages that it has overtaken, and since when messages are overdue (pending for
-    longer than maxWait), both by when they were last seen (epoch ms)."""
+    longer than maxWait), both by when they were surely last seen (epoch ms)."""
 
     overtaken: Mapping[GraphPlace, Overtaken]
     overdue: float
@@ -169,19 +169,20 @@ def is_missing_outside(graph: Graph, mask: int) -> bool:
 
 def horizon(graph: Graph, evidence: Evidence) -> ProgressCuts:
     """Rule 4: the cuts of each place. A retrier overtakes no message."""
-    margin_ms = OVERTAKEN_AFTER_MS + evidence.clock_skew_ms
+    skew_ms = evidence.clock_skew_ms
     return ProgressCuts(
-        overtaken={place: _overtaken(place, evidence, margin_ms) for place in graph.places if place.kind != "retrier"},
+        overtaken={place: _overtaken(place, evidence, skew_ms) for place in graph.places if place.kind != "retrier"},
         overdue=evidence.now_ms - graph.definition.spec.max_wait,
     )
 
 
-def _overtaken(place: GraphPlace, evidence: Evidence, margin_ms: int) -> Overtaken:
-    progress = evidence.progress(place.progress)
+def _overtaken(place: GraphPlace, evidence: Evidence, skew_ms: int) -> Overtaken:
+    progress, margin_ms = evidence.progress(place.progress), OVERTAKEN_AFTER_MS + skew_ms
     seen_until = evidence.seen_until.get(place.progress.partition(".")[0], math.inf)
     if progress is None:
-        stands_in = any(checkpoint in evidence.later_due for checkpoint in place.exits)
-        return Overtaken(seen_until - margin_ms if stands_in else -math.inf)
+        # what has come through since then was sent later; a window is due so long after that that it needs no 5 s
+        came_s = max((start for name, start in evidence.later_due.items() if name in place.exits), default=-math.inf)
+        return Overtaken(min(came_s * 1000 - skew_ms, seen_until - margin_ms))
     before = min(progress.until, seen_until) - margin_ms
     held: list[tuple[float, float]] = []
     for start, end in sorted((until - margin_ms, min(end + margin_ms, before)) for until, end in progress.dead):
@@ -193,16 +194,31 @@ def _overtaken(place: GraphPlace, evidence: Evidence, margin_ms: int) -> Overtak
 
 
 def is_before(pattern: Pattern, cut: float) -> bool:
-    """Return whether the pattern's messages were last seen before the cut.
+    """Return whether the pattern's messages were surely last seen before the cut.
 
     Raises:
         CutInsidePattern: some were, some were not.
     """
-    if pattern.seen_first_ms is None or pattern.seen_last_ms is None:
+    return _are_before(pattern.seen_by_ms, cut)
+
+
+def is_perhaps_before(pattern: Pattern, cut: float) -> bool:
+    """Return whether the pattern's messages may have been last seen before the cut: the same, unless their times were
+    supplied.
+
+    Raises:
+        CutInsidePattern: some may, some may not.
+    """
+    return _are_before(pattern.seen_ms, cut)
+
+
+def _are_before(moments_ms: tuple[float | None, float | None], cut: float) -> bool:
+    first_ms, last_ms = moments_ms
+    if first_ms is None or last_ms is None:
         raise CutInsidePattern
-    if pattern.seen_last_ms < cut:
+    if last_ms < cut:
         return True
-    if pattern.seen_first_ms >= cut:
+    if first_ms >= cut:
         return False
     raise CutInsidePattern
 
@@ -536,7 +552,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> Window:
 
 
 def first_waiting_ms(graph: Graph, facts: WindowFacts, evidence: Evidence) -> float | None:
-    """Return when the first of the pending or overdue messages was last seen (epoch ms); None of none.
+    """Return by when the first of the pending or overdue messages was surely last seen (epoch ms); None of none.
 
     Raises:
         CutInsidePattern: a cut falls inside a pattern.
@@ -544,9 +560,9 @@ def first_waiting_ms(graph: Graph, facts: WindowFacts, evidence: Evidence) -> fl
     ahead, incomplete = horizon(graph, evidence), evidence.incomplete(graph, facts.read, facts.quarantined)
     return min(
         (
-            pattern.seen_first_ms
+            first_ms
             for pattern in facts.patterns
-            if pattern.seen_first_ms is not None
+            if (first_ms := pattern.seen_by_ms[0]) is not None
             and judge_pattern(graph, pattern, ahead, incomplete).fate in (Fate.PENDING, Fate.OVERDUE)
         ),
         default=None,
@@ -584,8 +600,7 @@ def parents_not_whole(
     for missing in facts.missing:
         mask = missing.mask & side.mask
         if mask and is_of_source(graph, source, mask):
-            pattern = Pattern(mask, 1, (), missing.last_seen_ms, missing.last_seen_ms)
-            fate = judge_pattern(graph, pattern, ahead, incomplete).fate
+            fate = judge_pattern(graph, missing.pattern(mask), ahead, incomplete).fate
             if fate in parents:
                 parents[fate].append(None if missing.name is None else parent_of(missing.name))
     every = [parent for found_there in parents.values() for parent in found_there]

@@ -108,10 +108,10 @@ class PlaceProgress:
 class Evidence:
     """Evidence of reports, definitions and the clock about one window, as of one moment.
 
-    `later_due` names checkpoints with a beacon of a later window that is due; `changed` the nodes that a new version of
-    the definition makes unsure, in this window or since; `version_changed` that there is one; `whole_from`: since when
-    no report is missing that was appended (epoch ms); `seen_until`: by node, until when (epoch ms) the taps of this
-    window see all that reaches it, where a version since has others.
+    `later_due`: by checkpoint, the start (epoch s) of the newest later window that is due and has a beacon there;
+    `changed` the nodes that a new version of the definition makes unsure, in this window or since; `version_changed`
+    that there is one; `whole_from`: since when no report is missing that was appended (epoch ms); `seen_until`: by
+    node, until when (epoch ms) the taps of this window see all that reaches it, where a version since has others.
     """
 
     window_start_s: int
@@ -119,7 +119,7 @@ class Evidence:
     emitters: Sequence[EmitterState] = ()
     tallies: Sequence[TallyState] = ()
     lanes: Sequence[LaneState] = ()
-    later_due: frozenset[str] = frozenset()
+    later_due: Mapping[str, int] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()
     version_changed: bool = False
     whole_from: int = 0

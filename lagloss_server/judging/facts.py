@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import b85decode, b85encode
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import attrgetter
@@ -32,9 +32,10 @@ MAX_REASONS = 100
 class Pattern:
     """Number of messages at exactly the checkpoints in `mask`, last seen in one range of time.
 
-    `seen_first_ms`, `seen_last_ms`: the earliest and latest "last seen" among them (epoch ms), kept only where
-    something is missing; `on_time`: by destination (`Graph.destinations`), how many of them arrived there within its
-    lag target; empty for none.
+    A message was last seen between two moments, which are one if all its times are known (rule 4). `seen_first_ms`,
+    `seen_last_ms`: the first and the last of the earlier moments among them (epoch ms), kept only where something is
+    missing; `by_first_ms`, `by_last_ms`: of the later moments, where they differ; `on_time`: by destination
+    (`Graph.destinations`), how many of them arrived there within its lag target; empty for none.
     """
 
     mask: int
@@ -42,6 +43,18 @@ class Pattern:
     on_time: tuple[int, ...] = ()
     seen_first_ms: float | None = None
     seen_last_ms: float | None = None
+    by_first_ms: float | None = None
+    by_last_ms: float | None = None
+
+    @property
+    def seen_ms(self) -> tuple[float | None, float | None]:
+        """The first and the last moment from which on messages may have been last seen (epoch ms)."""
+        return self.seen_first_ms, self.seen_last_ms
+
+    @property
+    def seen_by_ms(self) -> tuple[float | None, float | None]:
+        """The first and the last moment by which messages were surely last seen (epoch ms)."""
+        return self.seen_ms if self.by_first_ms is None else (self.by_first_ms, self.by_last_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +71,22 @@ class CheckpointFacts:
 
 
 class MissingId(NamedTuple):
-    """A message that something is missing of: its hash, name and trace where known, pattern, when it was last seen
-    (epoch ms), and the emitter that sent its beacon at the last checkpoint it reached, where that is known."""
+    """A message that something is missing of: its hash, name and trace where known, pattern, when it was last seen by
+    what its beacons say, and between which moments it surely was (epoch ms, rule 4), and the emitter that sent its
+    beacon at the last checkpoint it reached, where that is known."""
 
     id_hash: int
     mask: int
     last_seen_ms: float
+    seen_from_ms: float
+    seen_by_ms: float
     name: str | None
     trace: TraceContext | None = None
     emitter: bytes | None = None
+
+    def pattern(self, mask: int) -> Pattern:
+        """Return the pattern of this message alone, as far as these checkpoints (of its own) are concerned."""
+        return Pattern(mask, 1, (), self.seen_from_ms, self.seen_from_ms, self.seen_by_ms, self.seen_by_ms)
 
 
 Account = tuple[bytes, str, str | None]
@@ -204,7 +224,10 @@ class WindowFacts:
     def _document(self) -> dict[str, Any]:
         return {
             "patterns": [
-                (f"{pattern.mask:x}", pattern.count, pattern.on_time, pattern.seen_first_ms, pattern.seen_last_ms)
+                (
+                    *(f"{pattern.mask:x}", pattern.count, pattern.on_time, *pattern.seen_ms),
+                    *(() if pattern.by_first_ms is None else pattern.seen_by_ms),
+                )
                 for pattern in self.patterns
             ],
             "checkpoints": {
@@ -243,20 +266,32 @@ def stretch_of(seen_ms: float, cuts: tuple[float, ...]) -> int:
 
 
 def merge_patterns(patterns: Iterable[Pattern], cuts: tuple[float, ...]) -> tuple[Pattern, ...]:
-    """Patterns of the same checkpoints and the same stretch between the cuts, summed."""
-    merged: dict[tuple[int, int], Pattern] = {}
+    """Patterns of the same checkpoints and the same stretches between the cuts, summed."""
+    merged: dict[tuple[int, ...], Pattern] = {}
     for pattern in patterns:
-        stretch = -1 if pattern.seen_first_ms is None else stretch_of(pattern.seen_first_ms, cuts)
-        before = merged.get((pattern.mask, stretch))
-        merged[pattern.mask, stretch] = pattern if before is None else _add_patterns(before, pattern)
+        firsts = pattern.seen_first_ms, pattern.by_first_ms
+        key = pattern.mask, *(-1 if first_ms is None else stretch_of(first_ms, cuts) for first_ms in firsts)
+        before = merged.get(key)
+        merged[key] = pattern if before is None else _add_patterns(before, pattern)
     return tuple(merged[key] for key in sorted(merged))
 
 
 def _add_patterns(a: Pattern, b: Pattern) -> Pattern:
-    firsts = [time_ms for time_ms in (a.seen_first_ms, b.seen_first_ms) if time_ms is not None]
-    lasts = [time_ms for time_ms in (a.seen_last_ms, b.seen_last_ms) if time_ms is not None]
+    """Return the sum of two patterns, which both have times, and moments by which, or both have none."""
     on_time = tuple(map(sum, zip_longest(a.on_time, b.on_time, fillvalue=0)))
-    return Pattern(a.mask, a.count + b.count, on_time, min(firsts, default=None), max(lasts, default=None))
+    return Pattern(
+        a.mask,
+        a.count + b.count,
+        on_time,
+        _of_both(min, a.seen_first_ms, b.seen_first_ms),
+        _of_both(max, a.seen_last_ms, b.seen_last_ms),
+        _of_both(min, a.by_first_ms, b.by_first_ms),
+        _of_both(max, a.by_last_ms, b.by_last_ms),
+    )
+
+
+def _of_both(choose: Callable[[float, float], float], a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else choose(a, b)
 
 
 def _merge_sketches(parts: Iterable[tuple[Sketch, ...]]) -> tuple[Sketch, ...]:

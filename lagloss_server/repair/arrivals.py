@@ -177,7 +177,7 @@ def count_lost_again(engine: Engine, repair_id: str, label: str, behind: Collect
         missing.kind == "lost",
         or_(
             missing.places.has_any(cast(array(sorted(behind), type_=Text), ARRAY(Text))),
-            and_(missing.places.contains(cast([label], JSONB)), missing.last_seen_ms > since_ms),
+            and_(missing.places.contains(cast([label], JSONB)), missing.seen_by_ms > since_ms),
         ),
     )
     with engine.connect() as connection:

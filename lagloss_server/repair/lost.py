@@ -1,8 +1,8 @@
 """The set of a repair: the messages that closed windows say are lost at a place, each by its id.
 
 A closing names up to 1,000 missing messages. Where there are more, the others are in the log, and what the closing
-judged of them follows from those that it named: messages of one presence pattern, last seen between the same two cuts,
-have one fate (`judging.facts.Pattern`). A message whose fate does not follow is counted, and left out.
+judged of them follows from those that it named: messages of one presence pattern, last seen between the same cuts, have
+one fate (`judging.facts.Pattern`). A message whose fate does not follow is counted, and left out.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _SAME_MOMENT_MS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LostId:
-    """A message that is lost at the place, for certain or perhaps; times in epoch ms. `message_id`: None if the name is
-    unknown."""
+    """A message that is lost at the place, for certain or perhaps. `message_id`: None if the name is unknown;
+    `seen_by_ms`: by when it was last seen (epoch ms)."""
 
     window_start_s: int
     id_hash: int
     message_id: str | None
     kind: LostKind
-    last_seen_ms: float
+    seen_by_ms: float
 
     @property
     def key(self) -> tuple[int, int]:
@@ -75,10 +75,12 @@ class LostSet:
 
 @dataclass(frozen=True, slots=True)
 class NamedFate:
-    """What a closing judged of a message that it named: its pattern, when it was last seen, its kind, and where."""
+    """What a closing judged of a message that it named: its pattern, between which moments it was last seen (epoch ms),
+    its kind, and where."""
 
     mask: int
-    last_seen_ms: float
+    seen_from_ms: float
+    seen_by_ms: float
     kind: str
     places: tuple[str, ...]
 
@@ -103,7 +105,10 @@ def read_lost(
         messages += (message for row in rows if (message := _of_row(row, place.label, kinds)) is not None)
         patterns = [pattern for pattern in facts.patterns if missing_places(graph, pattern.mask)]
         if sum(pattern.count for pattern in patterns) > len(rows):
-            fates = [NamedFate(int(row.pattern, 16), row.last_seen_ms, row.kind, tuple(row.places)) for row in rows]
+            fates = [
+                NamedFate(int(row.pattern, 16), row.seen_from_ms, row.seen_by_ms, row.kind, tuple(row.places))
+                for row in rows
+            ]
             presence = Presence(read_window(store, log, pipeline, start_s))
             others, unknown = lost_in_log(
                 presence, {row.id_hash % (1 << 64) for row in rows}, patterns, fates, place.label, kinds
@@ -138,18 +143,18 @@ def lost_in_log(
     _, missing = presence.missing_of
     is_missing = np.array([bool(places) for places in missing], bool)[which] if len(missing) else np.zeros(0, bool)
     rows = np.flatnonzero(is_missing & ~np.isin(presence.ids, np.fromiter(named, np.uint64, len(named))))
-    seen_ms = last_seen_ms(presence)
+    seen_from, seen_by = last_seen_between(presence)
     messages: list[LostId] = []
     unknown = 0
     for row, name in zip(rows.tolist(), presence.blocks.names(presence.ids[rows]), strict=True):
         id_hash = int(presence.ids[row])
-        fate = _fate_of(judged, masks[which[row]], seen_ms[row])
+        fate = _fate_of(judged, masks[which[row]], seen_from[row], seen_by[row])
         if fate is None:
             unknown += 1
         elif fate.kind in kinds and label in fate.places:
             message_id = None if name == f"{id_hash:016x}" else name
             kind = cast("LostKind", fate.kind)
-            messages.append(LostId(presence.blocks.window_start_s, id_hash, message_id, kind, float(seen_ms[row])))
+            messages.append(LostId(presence.blocks.window_start_s, id_hash, message_id, kind, float(seen_by[row])))
     return messages, unknown
 
 
@@ -160,40 +165,56 @@ def judge_patterns(patterns: Sequence[Pattern], fates: Iterable[NamedFate]) -> l
         by_mask.setdefault(fate.mask, []).append(fate)
     judged: list[tuple[Pattern, NamedFate | None]] = []
     for pattern in patterns:
-        inside = [fate for fate in by_mask.get(pattern.mask, ()) if _is_inside(pattern, fate.last_seen_ms)]
+        inside = [
+            fate for fate in by_mask.get(pattern.mask, ()) if _is_inside(pattern, fate.seen_from_ms, fate.seen_by_ms)
+        ]
         alike = {(fate.kind, fate.places) for fate in inside}
         judged.append((pattern, inside[0] if len(alike) == 1 else None))
     return judged
 
 
-def last_seen_ms(presence: Presence) -> npt.NDArray[np.float64]:
-    """Return by row when each message was last seen (epoch ms): its newest beacon, live or replayed (rule 4)."""
-    newest = np.full(presence.ids.size, -np.inf, np.float32)
+def last_seen_between(presence: Presence) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return by row between which moments each message was last seen, live or replayed (epoch ms, rule 4)."""
+    seen_from, seen_by = np.full((2, presence.ids.size), -np.inf)
+    start_ms = presence.blocks.window_start_s * 1_000.0
+    is_known = np.isfinite(presence.event_ms)
+    earliest, latest = (np.where(is_known, presence.event_ms, start_ms + late) for late in (0, WINDOW_S * 1_000))
     for name in presence.at:
         for block, rows in presence.blocks.beacons(name):
-            np.maximum.at(newest, np.searchsorted(presence.ids, block.id_hash[rows]), block.lag_ms[rows])
-    end_ms = float((presence.blocks.window_start_s + WINDOW_S) * 1_000)
-    seen_ms: npt.NDArray[np.float64] = np.where(np.isfinite(presence.event_ms), presence.event_ms, end_ms) + newest
-    return seen_ms
+            at, lags = np.searchsorted(presence.ids, block.id_hash[rows]), block.lag_ms[rows]
+            supplied_ms = block.supplied_at
+            from_ms, by_ms = earliest[at] + lags, latest[at] + lags
+            if supplied_ms is not None:
+                from_ms, by_ms = np.minimum(from_ms, supplied_ms), np.full(at.size, float(supplied_ms))
+            np.maximum.at(seen_from, at, from_ms)
+            np.maximum.at(seen_by, at, by_ms)
+    return seen_from, seen_by
 
 
-def _fate_of(judged: Sequence[tuple[Pattern, NamedFate | None]], mask: int, seen_ms: float) -> NamedFate | None:
-    """Return the fate of a message; None if it is in no pattern whose fate is known, or in several."""
-    fates = [fate for pattern, fate in judged if pattern.mask == mask and _is_inside(pattern, seen_ms)]
-    return fates[0] if len(fates) == 1 else None
+def _fate_of(
+    judged: Sequence[tuple[Pattern, NamedFate | None]], mask: int, from_ms: float, by_ms: float
+) -> NamedFate | None:
+    """Return the fate of a message; None if it may be in no pattern, or in several of different or unknown fates."""
+    fates = [fate for pattern, fate in judged if pattern.mask == mask and _is_inside(pattern, from_ms, by_ms)]
+    alike = {None if fate is None else (fate.kind, fate.places) for fate in fates}
+    return fates[0] if len(alike) == 1 else None
 
 
-def _is_inside(pattern: Pattern, seen_ms: float) -> bool:
-    first_ms, last_ms = pattern.seen_first_ms, pattern.seen_last_ms
+def _is_inside(pattern: Pattern, from_ms: float, by_ms: float) -> bool:
+    """Return whether a message that was last seen between these moments may be one of the pattern's."""
+    return _is_between(from_ms, *pattern.seen_ms) and _is_between(by_ms, *pattern.seen_by_ms)
+
+
+def _is_between(moment_ms: float, first_ms: float | None, last_ms: float | None) -> bool:
     if first_ms is None or last_ms is None:
         return False
-    return first_ms - _SAME_MOMENT_MS <= seen_ms <= last_ms + _SAME_MOMENT_MS
+    return first_ms - _SAME_MOMENT_MS <= moment_ms <= last_ms + _SAME_MOMENT_MS
 
 
 def _of_row(row: Row[Any], label: str, kinds: Collection[str]) -> LostId | None:
     if row.kind not in kinds or label not in row.places:
         return None
-    return LostId(row.window_start, row.id_hash % (1 << 64), row.message_id, row.kind, row.last_seen_ms)
+    return LostId(row.window_start, row.id_hash % (1 << 64), row.message_id, row.kind, row.seen_by_ms)
 
 
 def _read_closing(connection: Connection, pipeline: str, start_s: int) -> tuple[WindowFacts, list[Row[Any]]]:

@@ -236,7 +236,7 @@ class TopicRecords:
     ) -> dict[MessageKey, TopicRecord]:
         marks = self.watermarks(source.topic)
         begin_ms = min(key[0] for key in wanted) * 1_000 - AROUND_MS
-        end_ms = max(message.last_seen_ms for message in messages if message.key in wanted) + AROUND_MS
+        end_ms = max(message.seen_by_ms for message in messages if message.key in wanted) + AROUND_MS
         first, last = (self.offsets_at(source.topic, moment_ms, marks) for moment_ms in (begin_ms, end_ms))
         held = clamp((OffsetRange(partition, mark.low, mark.high - 1) for partition, mark in marks.items()), marks)
         near = clamp((OffsetRange(partition, first[partition], last[partition] - 1) for partition in marks), marks)

@@ -109,6 +109,11 @@ def optional_columns(plan: Plan, net: Net, draft: Draft) -> dict[str, Any]:
     checked = plan.has("checksums") or plan.has("corrupted")
     if checked and chance(plan.rng("checksums", draft.actor.uuid), 0.8):
         fields["payload_crc"] = column("I", [s.crc for s in draft.seen])
+    if plan.has("supplied"):
+        rng = plan.rng("supplied", draft.actor.uuid, draft.at_ms)
+        after_ms = rng.choice([0, 700, 20_000, 65_000, 600_000, -30_000])
+        if chance(rng, 0.7):
+            fields["supplied_at"] = int(draft.at_ms + after_ms)
     if draft.checkpoint.endswith((".filtered", ".dead")):
         fields["reason"] = plan.rng("reasons", draft.checkpoint).choice(["drawn", "unreadable"])
     return fields
@@ -187,6 +192,7 @@ def quarantined(plan: Plan, net: Net, found: list[Draft]) -> list[Draft]:
             {"payload_crc": b""},
             {"message_ids": names_column(["x"] * (n + 1))},
             *({"out_of_order": column("H", late)} for late in ([], [n], [0, 0])),
+            *({"supplied_at": ms} for ms in (-1, 253_402_300_800_000)),
         ]
         fields = {**draft.fields, **rng.choice(ways)}
         seq = draft.seq + rng.choice([100_000, 400_000])  # known to its emitter's tally, or not

@@ -277,6 +277,7 @@ class Beacon:
     replay: bool
     name: str | None = None
     out_of_order: bool = False
+    supplied_at: int | None = None
 
 
 def unpack(block: dict[str, Any]) -> list[Beacon] | None:
@@ -293,6 +294,9 @@ def unpack(block: dict[str, Any]) -> list[Beacon] | None:
     overtaken = struct.unpack(f"<{len(late or b'') // 2}H", late or b"")
     if list(overtaken) != sorted(set(overtaken) & set(range(count))):
         return None
+    supplied = block["supplied_at"]
+    if supplied is not None and not 0 <= supplied < 253_402_300_800_000:
+        return None
     hashes = struct.unpack(f"<{count}Q", block["id_hash"])
     lags = struct.unpack(f"<{count}f", block["lag_ms"])
     offsets = [None] * count
@@ -304,7 +308,7 @@ def unpack(block: dict[str, Any]) -> list[Beacon] | None:
     replay = block["replay"] is not None
     names = read_names(block["message_ids"], count)
     columns = enumerate(zip(hashes, lags, offsets, crcs, names, strict=True))
-    return [Beacon(h, lag, o, c, replay, name, at in overtaken) for at, (h, lag, o, c, name) in columns]
+    return [Beacon(h, lag, o, c, replay, name, at in overtaken, supplied) for at, (h, lag, o, c, name) in columns]
 
 
 def read_names(column: bytes | None, count: int) -> list[str | None]:

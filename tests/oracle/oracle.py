@@ -104,7 +104,7 @@ class Case:
     at: dict[str, dict[int, list[Beacon]]]
     edges: dict[str, list[str]]
     side: list[str]  # the nodes that are judged; `at` has no beacon of others
-    last_seen_ms: dict[int, float]  # on whichever side
+    last_seen: dict[int, LastSeen]  # on whichever side
     named: dict[str, dict[int, list[Beacon]]]  # at the sources of all sides, the beacons with a name
 
     @property
@@ -171,7 +171,7 @@ def open_case(world: World, window_start_s: int) -> Case:
         for beacon in block.beacons:
             if beacon.id_hash % ALL_IDS < case.sample:
                 case.at[block.checkpoint].setdefault(beacon.id_hash, []).append(beacon)
-    case.last_seen_ms = rule_4_last_seen_ms(case)
+    case.last_seen = rule_4_last_seen(case)
     case.named = {
         x: {i: found for i, beacons in case.at[x].items() if (found := [b for b in beacons if b.name is not None])}
         for x in d.entrances
@@ -261,22 +261,35 @@ def rule_3_missing(case: Case, implied: dict[str, set[int]]) -> dict[int, set[Pl
     return missing
 
 
-def rule_4_last_seen_ms(case: Case) -> dict[int, float]:
-    """Newest observed_at of its beacons; where no source's `in` has an event_time, the window's end stands in."""
+@dataclass(frozen=True)
+class LastSeen:
+    """Between which moments a message was last seen."""
+
+    at_ms: float
+    by_ms: float
+
+
+def rule_4_last_seen(case: Case) -> dict[int, LastSeen]:
+    """Newest observed_at of its beacons, for which the window's start or end stands in where no source's `in` has an
+    event_time. Where times were supplied: it was observed by then, whatever they say."""
     offsets: dict[int, int] = {}
     for entrance in case.d.entrances:
         for id_hash, beacons in case.at[entrance].items():
             known = [b.event_offset_ms for b in beacons if b.event_offset_ms is not None]
             if known:
                 offsets[id_hash] = max([*known, offsets.get(id_hash, 0)])
-    last: dict[int, float] = {}
+    last: dict[int, LastSeen] = {}
     for ids in case.at.values():
         for id_hash, beacons in ids.items():
-            event_time_ms = case.end_s * 1000
+            first_ms, last_ms = case.start_s * 1000, case.end_s * 1000
             if id_hash in offsets:
-                event_time_ms = case.start_s * 1000 + offsets[id_hash]
+                first_ms = last_ms = case.start_s * 1000 + offsets[id_hash]
             for beacon in beacons:
-                last[id_hash] = max(last.get(id_hash, -math.inf), event_time_ms + beacon.lag_ms)
+                at_ms, by_ms = first_ms + beacon.lag_ms, last_ms + beacon.lag_ms
+                if beacon.supplied_at is not None:
+                    at_ms, by_ms = min(at_ms, beacon.supplied_at), beacon.supplied_at
+                before = last.get(id_hash, LastSeen(-math.inf, -math.inf))
+                last[id_hash] = LastSeen(max(before.at_ms, at_ms), max(before.by_ms, by_ms))
     return last
 
 
@@ -317,23 +330,24 @@ def rule_4_clocks_apart_ms(case: Case) -> int:
     return math.ceil(seconds) * 1000 if seconds >= 1 else 0
 
 
-def rule_4_overtaken(case: Case, place: Place, last_seen_ms: float) -> bool:
-    """Progress past last seen + 5 s + what the clocks are apart; where nobody reports any, a beacon there of a later
-    window that is due, by the newest definition's grace."""
+def rule_4_overtaken(case: Case, place: Place, last_seen: LastSeen) -> bool:
+    """Progress past last seen + 5 s + what the clocks are apart; where nobody reports any, a beacon there of a window
+    that is due, by the newest definition's grace, and began after last seen + what the clocks are apart."""
     d = case.d
     if place.kind == "link":
         checkpoint, own = f"{place.following}.in", [f"{place.following}.in"]
     else:
         checkpoint, own = f"{place.node}.out", d.exits(place.node)
-    until_ms = rule_4_progress_ms(case, checkpoint, last_seen_ms)
+    until_ms = rule_4_progress_ms(case, checkpoint, last_seen.at_ms)
     unseen_ms = rule_4_unseen_ms(case, checkpoint.split(".")[0])
-    if last_seen_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case) >= unseen_ms:
+    if last_seen.by_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case) >= unseen_ms:
         return False
     if until_ms is not None:
-        return until_ms > last_seen_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case)
+        return until_ms > last_seen.by_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case)
     return any(
         x in own
         and window_s > case.start_s
+        and window_s * 1000 > last_seen.by_ms + rule_4_clocks_apart_ms(case)
         and tally.content["beacons"] > 0
         and case.world.now_ms >= (window_s + WINDOW_S) * 1000 + newest_version(case.world).grace_ms
         for emitter in case.emitters.values()
@@ -372,9 +386,9 @@ def rule_5_trail_ends_with(case: Case, id_hash: int) -> set[str]:
     return {r for r in case.d.retriers if case.has(id_hash, f"{r}.in", *case.d.outs(r))}
 
 
-def rule_5_waiting(case: Case, last_seen_ms: float) -> str:
-    """Pending, and overdue for longer than `maxWait` since last seen."""
-    return "overdue" if case.now_ms - last_seen_ms > case.d.max_wait_ms else "pending"
+def rule_5_waiting(case: Case, last_seen: LastSeen) -> str:
+    """Pending, and overdue for longer than `maxWait` since surely last seen."""
+    return "overdue" if case.now_ms - last_seen.by_ms > case.d.max_wait_ms else "pending"
 
 
 def rule_7_complete(case: Case) -> set[str]:
@@ -523,17 +537,17 @@ class Trail:
 
     missing: set[Place]
     held: set[str]
-    last_seen_ms: float
+    last_seen: LastSeen
 
 
 def rule_8_trails(case: Case, messages: set[int], implied: dict[str, set[int]]) -> dict[int, Trail]:
     missing, held = rule_3_missing(case, implied), rule_5_with_retrier(case, implied)
-    return {i: Trail(missing.get(i, set()), held.get(i, set()), case.last_seen_ms[i]) for i in messages}
+    return {i: Trail(missing.get(i, set()), held.get(i, set()), case.last_seen[i]) for i in messages}
 
 
 def rule_8_fate(case: Case, id_hash: int, trail: Trail, complete: set[str]) -> Fate:
     """Each message counts once: lost (certain, perhaps, overdue), pending, delivered, dead, filtered."""
-    fate = rule_8_missing(case, trail.missing, trail.held, trail.last_seen_ms, complete)
+    fate = rule_8_missing(case, trail.missing, trail.held, trail.last_seen, complete)
     if fate is not None:
         return fate
     if case.has(id_hash, *case.d.deliveries()):
@@ -545,22 +559,22 @@ def rule_8_fate(case: Case, id_hash: int, trail: Trail, complete: set[str]) -> F
     at_retrier = rule_5_trail_ends_with(case, id_hash)
     if not at_retrier:
         raise AssertionError(f"rule 8 leaves {id_hash:016x} without a class")
-    return Fate(rule_5_waiting(case, trail.last_seen_ms), frozenset(Place("retrier", r) for r in at_retrier))
+    return Fate(rule_5_waiting(case, trail.last_seen), frozenset(Place("retrier", r) for r in at_retrier))
 
 
 def rule_8_missing(
-    case: Case, missing: set[Place], held: set[str], last_seen_ms: float, complete: set[str]
+    case: Case, missing: set[Place], held: set[str], last_seen: LastSeen, complete: set[str]
 ) -> Fate | None:
     """Lost, perhaps, overdue or pending at these places; None where it is missing at none."""
     everywhere = frozenset(missing | {Place("retrier", case.d.retrier[n]) for n in held})
-    overtaken = {place for place in missing if rule_4_overtaken(case, place, last_seen_ms)}
+    overtaken = {place for place in missing if rule_4_overtaken(case, place, last_seen)}
     certain = frozenset(place for place in overtaken if place.witness in complete)  # rule 6
     perhaps = frozenset(overtaken - certain)
     if certain:
         return Fate("lost", everywhere, certain, perhaps)
     if perhaps:
         return Fate("perhaps", everywhere, certain, perhaps)
-    return Fate(rule_5_waiting(case, last_seen_ms), everywhere) if everywhere else None
+    return Fate(rule_5_waiting(case, last_seen), everywhere) if everywhere else None
 
 
 def rule_9_duplicates(case: Case, checkpoint: str) -> int:
@@ -791,7 +805,7 @@ def rule_15_fate(case: Case, id_hash: int, delivery: str, part: set[str], trail:
     """As rule 8, over what is in the destination's part."""
     missing = {place for place in trail.missing if rule_15_place_in(case, place, part)}
     held = {n for n in trail.held if rule_15_handed_in(case, n, part)}
-    fate = rule_8_missing(case, missing, held, trail.last_seen_ms, complete)
+    fate = rule_8_missing(case, missing, held, trail.last_seen, complete)
     if fate is not None:
         return fate
     if case.has(id_hash, delivery):
@@ -804,7 +818,7 @@ def rule_15_fate(case: Case, id_hash: int, delivery: str, part: set[str], trail:
         return Fate("filtered")
     if not rule_5_trail_ends_with(case, id_hash) & {case.d.retrier[n] for n in users}:
         raise AssertionError(f"rule 15 leaves {id_hash:016x} without a class at {delivery}")
-    return Fate(rule_5_waiting(case, trail.last_seen_ms))
+    return Fate(rule_5_waiting(case, trail.last_seen))
 
 
 def rule_15_outside(case: Case, trails: dict[int, Trail], fates: dict[int, Fate], parts: list[set[str]]) -> set[int]:

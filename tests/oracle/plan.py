@@ -45,6 +45,7 @@ LOG = (
     "quarantined",
     "ignored_blocks",
     "early_blocks",
+    "supplied",
 )
 EMITTERS = (
     "several_emitters",
@@ -127,6 +128,8 @@ BUNDLES: tuple[frozenset[str], ...] = (
     frozenset({"closed", "unfinished", "lost_at_node", "several_emitters", "stuck_work"}),
     frozenset({"closed", "unfinished", "resumes", "lost_at_node", "several_emitters", "stuck_work", "judged_late"}),
     frozenset({"closed", "settled_late", "lost_at_link", "lost_at_node", "judged_late"}),
+    frozenset({"supplied", "lost_at_link", "lost_at_node", "stalled_lane"}),
+    frozenset({"supplied", "silent", "lost_at_node", "several_emitters", "stuck_work"}),
     frozenset({"set_back", "lost_at_link", "lost_at_node", "stalled_lane"}),
     frozenset({"lost_reports", "no_traffic", "judged_late"}),
     frozenset({"lost_reports", "lost_at_link", "lost_at_node", "several_emitters", "judged_late"}),

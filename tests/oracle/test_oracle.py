@@ -214,6 +214,17 @@ def test_a_place_has_overtaken_a_message_once_it_is_more_than_5_s_past_last_seen
     assert gone(worked_case(until_ms={"mid.out": last_seen_ms + past_ms}))["i"][0] == kind
 
 
+@pytest.mark.parametrize(("past_ms", "kind"), [(5_000, "pending"), (5_001, "lost")])
+@pytest.mark.parametrize("after_ms", [-1_000, 0, 30_000])
+def test_a_message_whose_times_were_supplied_is_overtaken_only_5_s_past_that(
+    after_ms: int, past_ms: int, kind: str
+) -> None:
+    last_seen_ms = START_MS + 1_000 + 1
+    surely_ms = last_seen_ms + max(0, after_ms)
+    block = {"mid.in": {"supplied_at": last_seen_ms + after_ms}}
+    assert gone(worked_case(until_ms={"mid.out": surely_ms + past_ms}, block=block))["i"][0] == kind
+
+
 @pytest.mark.parametrize(("past_ms", "kind"), [(95_000, "pending"), (95_001, "lost")])
 @pytest.mark.parametrize("off_ms", [90_000, -89_990])  # the others' reports take 10 ms
 def test_a_clock_that_is_off_widens_that_by_as_much(off_ms: int, past_ms: int, kind: str) -> None:
@@ -248,6 +259,18 @@ def test_where_nobody_reports_progress_a_later_window_that_is_due_stands_in() ->
     assert gone(silent)["j"][0] == "lost"
     silent.now_ms = DUE_MS + 59_999
     assert gone(silent)["j"][0] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "off_ms", "kind"), [(58_999, 0, "lost"), (59_000, 0, "pending"), (57_000, 2_000, "pending")]
+)
+def test_a_later_window_stands_in_only_for_what_was_last_seen_before_it_began(
+    lag_ms: float, off_ms: int, kind: str
+) -> None:
+    hand = worked_case(until_ms={"mid.in": None}, now_ms=DUE_MS + 60_000, lags={"src.out": lag_ms})
+    hand.extra_tallies = {"mid": [("mid.in", START_S + 60)]}
+    hand.report = {"snk": {"sent_at": DUE_MS + 60_000 - off_ms}}
+    assert gone(hand)["j"][0] == kind
 
 
 def test_work_in_hand_of_a_closed_emitter_leaves_the_minimum() -> None:
@@ -461,6 +484,30 @@ def test_the_work_in_hand_of_the_dead_holds_only_what_was_seen_before_its_last_r
 ) -> None:
     report = {"mid": {"final_through": 0}}  # it fell silent before the window
     hand = worked_case(appended_ms={"mid": silent_ms}, until_ms={"mid.out": START_MS - 120_000}, report=report)
+    assert gone(hand)["i"][0] == kind
+
+
+def test_the_dead_may_hold_what_was_seen_before_they_died_however_late_its_times_were_supplied() -> None:
+    report = {"mid": {"final_through": 0}}
+    hand = worked_case(
+        appended_ms={"mid": LAST_SEEN_MS - 64_999},
+        until_ms={"mid.out": START_MS - 120_000},
+        report=report,
+        block={"mid.in": {"supplied_at": LAST_SEEN_MS + 30_000}},
+    )
+    assert gone(hand)["i"][0] == "pending"
+
+
+@pytest.mark.parametrize(("supplied_ms", "kind"), [(None, "perhaps"), (LAST_SEEN_MS + 5_000, "pending")])
+def test_the_dead_may_hold_what_came_in_before_the_time_that_it_names(supplied_ms: int | None, kind: str) -> None:
+    named_ms = LAST_SEEN_MS + 9_999
+    hand = worked_case(
+        lags={"mid.in": 10_000.0},
+        appended_ms={"mid": named_ms - 65_000},
+        until_ms={"mid.out": START_MS - 120_000},
+        report={"mid": {"final_through": 0}},
+        block={"mid.in": {"supplied_at": supplied_ms}},
+    )
     assert gone(hand)["i"][0] == kind
 
 

@@ -65,6 +65,7 @@ def blocks(draw: st.DrawFn, pipeline: str, checkpoints: Sequence[str], start_s: 
         "message_ids": draw(st.none() | st.just(b"".join(bytes([len(raw)]) + raw for raw in ids)) | st.binary()),
         "payload_crc": draw(st.none() | st.binary(min_size=4 * count, max_size=4 * count) | st.binary(max_size=9)),
         "out_of_order": draw(st.none() | st.just(b"\0\0\1\0") | st.binary(max_size=6)),
+        "supplied_at": draw(either(None, LONGS)),
         "traces": draw(st.none() | st.just(_traces(range(count))) | st.just(_traces([1, 0])) | st.binary(max_size=60)),
     }
     key = draw(either(block_key(pipeline, row["window_start"]), st.none() | st.binary(max_size=20)))

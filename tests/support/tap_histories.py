@@ -302,8 +302,8 @@ class History:
         self.kills = 0
         self._judged = 0
         self._is_followed = False
-        self._sent: dict[int, float] = {}
-        self._received: dict[int, float] = {}
+        self._sent: dict[int, tuple[float, int]] = {}
+        self._received: dict[int, tuple[float, int]] = {}
         self._lanes: dict[str, int] = {}
         self._dropped: set[int] = set()
 
@@ -662,7 +662,8 @@ class History:
                 seen = self._sent if block.emitter == self.taps["topic"].emitter else self._received
                 if block.checkpoint in ("a.out", "b.in"):
                     for id_, lag_ms in zip(block.id_hash.tolist(), block.lag_ms.tolist(), strict=True):
-                        seen[id_] = max(lag_ms, seen.get(id_, lag_ms))
+                        lag_before_ms, by_ms = seen.get(id_, (lag_ms, 0))
+                        seen[id_] = max(lag_ms, lag_before_ms), max(by_ms, block.supplied_at or 0)
             elif key == self.taps["group"].emitter:
                 report = decode_report(value)
                 self._lanes |= {at.lane: at.until for at in report.progress if at.checkpoint == "b.in"}
@@ -671,11 +672,11 @@ class History:
         until_ms = min((self._lanes.get(f"{self.topic}/{at}", 0) for at in range(self.partitions)), default=0)
         truths = {hash_id(truth.message_id): truth for truth in self.records if truth.message_id}
         found = []
-        for id_, lag_ms in self._sent.items():
+        for id_, (lag_ms, by_ms) in self._sent.items():
             truth = truths.get(id_)
             if truth is None or id_ in self._received or truth.event_ms // WINDOW_MS * 60 in self._dropped:
                 continue
-            if truth.event_ms + lag_ms + 1 < until_ms:  # a lag is a float32
+            if max(truth.event_ms + lag_ms, by_ms) + 1 < until_ms:  # a lag is a float32
                 found.append(f"{truth} has a lag of {lag_ms} ms, and the group is level at {until_ms}")
         return found
 
@@ -824,7 +825,7 @@ def _observed(
         return first, time.time_ns() // 1_000_000 if history.is_mirror else first
     if history.is_append_time:
         return truth.timestamp_ms, truth.timestamp_ms
-    # By the look that found the record at the latest: histories count every two looks as far apart.
+    # By the look that found the record at the latest.
     return min(truth.timestamp_ms, truth.appended_ms[0]), time.time_ns() // 1_000_000
 
 

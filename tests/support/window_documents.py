@@ -340,6 +340,8 @@ def store_missing(
             places=[place],
             last_checkpoint=last,
             last_seen_ms=start_s * 1000 + 12_345.0,
+            seen_from_ms=start_s * 1000 + 12_345.0,
+            seen_by_ms=start_s * 1000 + 12_345.0,
             trace_id=trace and trace.trace_id,
             span_id=trace and trace.span_id,
         )

@@ -235,7 +235,9 @@ class MissingMessageRow(Base):
     kind: Mapped[str] = mapped_column(comment="lost, perhaps, overdue or pending")
     places: Mapped[list[Any]]
     last_checkpoint: Mapped[str]
-    last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
+    last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms, by what its beacons say")
+    seen_from_ms: Mapped[float] = mapped_column(comment="epoch ms; it was last seen then at the earliest")
+    seen_by_ms: Mapped[float] = mapped_column(comment="epoch ms; and then at the latest")
     trace_id: Mapped[str | None] = mapped_column(comment="of W3C's traceparent, hex; null if unknown")
     span_id: Mapped[str | None] = mapped_column(comment="of W3C's traceparent, hex")
     emitter: Mapped[bytes | None] = mapped_column(comment="of its beacon at last_checkpoint; null if unknown")

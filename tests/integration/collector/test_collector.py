@@ -160,6 +160,22 @@ def test_packed_bodies_are_taken_and_packed_rubbish_is_not(
     assert hashes(blocks_of(collector, pipeline)) == [hash_id("packed")]
 
 
+@pytest.mark.parametrize("numbered", [{}, {"emitter": str(uuid.uuid4()), "seq": 1}])
+def test_a_time_of_a_clock_that_no_report_measures_is_said_to_be_supplied_when_it_arrived(
+    collector: Collector, pipeline: str, numbered: dict[str, object]
+) -> None:
+    before_ms = now_ms()
+    behind = beacon(event_time=before_ms - 600_000, observed_at=before_ms - 590_000)
+    right = beacon(message_id="now", event_time=before_ms, observed_at=before_ms)
+    without = beacon(message_id="then", checkpoint="out", event_time=before_ms)
+    assert collector.client.post("/v1/beacons", json=batch(pipeline, behind, right, without, **numbered)).is_success
+    supplied = {block.id_hash[0]: block.supplied_at for block in blocks_of(collector, pipeline)}
+    assert supplied.pop(hash_id("now")) is supplied.pop(hash_id("then")) is None
+    [supplied_at] = supplied.values()
+    assert (supplied_at is None) == bool(numbered)
+    assert supplied_at is None or before_ms <= supplied_at <= now_ms() + 1
+
+
 def test_other_encodings_and_types_are_415(collector: Collector, pipeline: str) -> None:
     body = json.dumps(batch(pipeline, beacon())).encode()
     for headers in ({"Content-Encoding": "br"}, {"Content-Type": "text/csv"}):

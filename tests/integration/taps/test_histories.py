@@ -8,7 +8,7 @@ import random
 import pytest
 from sqlalchemy import Engine
 
-from taps import kernel, plan, planner, runner
+from taps import kernel, planner, runner
 from tests.support.tap_histories import History, differences
 
 HISTORIES = int(os.environ.get("LAGLOSS_TAP_HISTORIES", "6"))
@@ -21,8 +21,7 @@ FIRST = int(os.environ.get("LAGLOSS_TAP_SEED", "1"))
 def test_taps_tell_every_record_once_whatever_happens(
     kafka_bootstrap: str, tap_engine: Engine, tap_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (plan, kernel):
-        monkeypatch.setattr(module, "GAP_MS", 0)  # else histories would be too short for any
+    monkeypatch.setattr(kernel, "SAME_CLOCK_MS", 0)  # else histories would be too short for any
     monkeypatch.setattr(runner, "RESTS_AFTER", 1)
     kills = beacons = 0
     for seed in range(FIRST, FIRST + HISTORIES):

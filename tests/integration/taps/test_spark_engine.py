@@ -127,8 +127,8 @@ def test_spark_makes_the_blocks_that_one_process_makes(
         local = LocalEngine(reader, maker)
         engine = SparkEngine(spark, kafka_bootstrap, kafka_bootstrap, maker, local)
         first = TapPlan(0, 0, 4, SAMPLE_ALL, positions=dict.fromkeys(range(3), 0), is_spread=True)
-        plan = TopicPlanner(lambda: False).plan(first, reader.look(range(3)), None, 150)
-        plans = [plan, TopicPlanner(lambda: False).plan(plan, reader.look(range(3)), None, 10_000)]
+        plan = TopicPlanner().plan(first, reader.look(range(3)), None, 150)
+        plans = [plan, TopicPlanner().plan(plan, reader.look(range(3)), None, 10_000)]
         by_spark = Blocks.merged([engine.blocks(plan) for plan in plans])
         by_process = Blocks.merged([local.blocks(plan) for plan in plans])
     finally:
@@ -177,7 +177,7 @@ def test_any_timestamp_is_read_and_counts_by_the_looks_alone(
             engine = SparkEngine(spark, kafka_bootstrap, kafka_bootstrap, maker, LocalEngine(reader, maker))
         first = TapPlan(0, 0, 4, SAMPLE_ALL, positions={0: 0}, through_ms=now_ms - 5, is_spread=engine.is_spread)
         look = reader.look([0])
-        made = engine.blocks(TopicPlanner(lambda: False).plan(first, look, None, 150))
+        made = engine.blocks(TopicPlanner().plan(first, look, None, 150))
     finally:
         reader.close()
     blocks = [decode_block(block.value) for block in made.blocks if block.value]

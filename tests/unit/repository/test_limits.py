@@ -372,7 +372,7 @@ def planned(limit: int) -> Callable[[float], None]:
 
 
 def missing_names(count: float) -> None:
-    ids = tuple(MissingId(number, 1, 0.0, None) for number in range(int(count)))
+    ids = tuple(MissingId(number, 1, 0.0, 0.0, 0.0, None) for number in range(int(count)))
     whole(len(WindowFacts.merged([WindowFacts(missing=ids), WindowFacts()]).missing), count)
 
 

@@ -46,9 +46,9 @@ ENDED = RunningTap(GROUP, b"group", SINCE_MS)
 SEEDS = range(300)
 
 
-def seen_at(at_ms: float) -> Pattern:
-    """Return the pattern of a message that was last seen at this time."""
-    return Pattern(1, 1, (), at_ms, at_ms)
+def seen_at(at_ms: float, by_ms: float) -> Pattern:
+    """Return the pattern of a message that was last seen at this time, surely by that."""
+    return Pattern(1, 1, (), at_ms, at_ms, by_ms, by_ms)
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class World:
     now_ms: int = SINCE_MS + 90_000
     log: dict[int, list[Record]] = field(default_factory=lambda: {0: [], 1: []})
     commits: dict[int, list[Mark]] = field(default_factory=lambda: {0: [], 1: []})
-    sent: dict[tuple[int, str | None], float] = field(default_factory=dict)
-    """When each record was last seen, by its sighting."""
+    sent: dict[tuple[int, str | None], tuple[float, float]] = field(default_factory=dict)
+    """The lag with which each record was last seen, and by when it surely was, by its sighting."""
     received: set[tuple[int, str | None]] = field(default_factory=set)
     looked: dict[str, list[int]] = field(default_factory=lambda: {"group": []})
     """When each of the group's taps looked at the topic."""
@@ -116,7 +116,7 @@ class World:
     def restart(self, kind: str) -> None:
         """Have another process take over, which knows the stored plan."""
         self.planner = getattr(self, "planner", {})
-        self.planner[kind] = TopicPlanner(self.is_read) if kind == "topic" else GroupPlanner(lambda *_: False)
+        self.planner[kind] = TopicPlanner() if kind == "topic" else GroupPlanner(lambda *_: False)
 
     @property
     def until_ms(self) -> int | None:
@@ -130,9 +130,6 @@ class World:
             self.makers["other"] = replace(self.makers["group"], since_ms=self.until_ms)
             self.read_commits["other"], self.looked["other"] = {0: 0, 1: 0}, []
             self.restart("other")
-
-    def is_read(self) -> bool:
-        return self.plans["group"] is not None
 
     def append(self) -> None:
         at = self.random.randrange(2)
@@ -198,7 +195,7 @@ class World:
             block = decode_block(packed.value)
             for id_, lag_ms in zip(block.id_hash.tolist(), block.lag_ms.tolist(), strict=True):
                 if kind == "topic":
-                    self.sent[id_, block.replay] = lag_ms
+                    self.sent[id_, block.replay] = lag_ms, block.supplied_at or 0
                 else:
                     self.received.add((id_, block.replay))
         if kind != "topic":
@@ -210,14 +207,14 @@ class World:
             return []
         cuts = {is_before: self.overtaken(is_before=is_before) for is_before in (False, True)}
         return [
-            f"{record} was seen at {record.event_ms + self.sent[sighting]}, the group has {overtaken}"
+            f"{record} was seen {self.sent[sighting]}, the group has {overtaken}"
             for records in self.log.values()
             for record in records
             if (sighting := record.sighting) in self.sent
             and sighting not in self.received
             and self.is_complete(window_s := record.event_ms // MINUTE_MS * 60)
             and (overtaken := cuts[window_s * 1_000 < (self.applied_ms or 0)]).holds(
-                seen_at(record.event_ms + self.sent[sighting])
+                seen_at(at_ms := record.event_ms + self.sent[sighting][0], max(at_ms, self.sent[sighting][1]))
             )
         ]
 

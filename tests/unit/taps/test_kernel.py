@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.wire.format import RETENTION_MS, decode_block
+from lagloss.wire.format import RETENTION_MS, BeaconBlock, decode_block
 from lagloss_server.extraction import Extractor, Records
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
@@ -53,6 +53,14 @@ def observed(
 ) -> tuple[float | None, set[int]]:
     """Return when a record (timestamp, value) at offset 5 is observed, in s since the tap's first window; and the
     windows, in minutes since then, that are incomplete by it."""
+    block, spoilt = block_of(record, ends, is_append_time=is_append_time, **changes)
+    return (None if block is None else (EVENT_MS + float(block.lag_ms[0]) - SINCE_MS) / 1_000), spoilt
+
+
+def block_of(
+    record: tuple[int, bytes], ends: tuple[EndMark, ...], *, is_append_time: bool = False, **changes: Any
+) -> tuple[BeaconBlock | None, set[int]]:
+    """Return the block of a record at offset 5, and the windows that are incomplete by it, as `observed` does."""
     span = replace(OffsetSpan(0, 5, 6, ends), **changes)
     plan = TapPlan(1, SINCE_MS + 30 * MINUTE_MS, 8, 1 << 32, spans=(span,))
     tap = Tap("p", "a", "", "t", "g" if span.commits else None, ("out",), EXTRACTION, first=False)
@@ -61,10 +69,7 @@ def observed(
     read = SpanRecords(np.array([5]), columns, np.array([is_append_time]))
     made = BlockMaker(tap, bytes(16), SINCE_MS, Extractor(EXTRACTION)).make(plan, {0: read})
     spoilt = {key.window_start // 60 - SINCE_MS // MINUTE_MS for key in made.dropped}
-    if not made.blocks:
-        return None, spoilt
-    block = decode_block(made.blocks[0].value)
-    return (EVENT_MS + float(block.lag_ms[0]) - SINCE_MS) / 1_000, spoilt
+    return (decode_block(made.blocks[0].value) if made.blocks else None), spoilt
 
 
 def at(seconds: float) -> int:
@@ -95,11 +100,24 @@ def test_the_broker_s_own_time_needs_no_looks() -> None:
     assert observed((at(605), ORDER), LOOKS, is_append_time=True) == (605, set())
 
 
-def test_between_looks_far_apart_a_record_with_a_reader_is_as_late_as_it_may_be() -> None:
+@pytest.mark.parametrize(
+    ("stamp_s", "has_group", "is_append_time", "by_s"),
+    [
+        (620, False, False, 700),
+        (698.9, False, False, 700),
+        (699, False, False, None),
+        (620, False, True, None),
+        (620, True, False, None),
+    ],
+)
+def test_a_record_was_surely_appended_by_the_look_that_shows_it(
+    stamp_s: float, has_group: bool, is_append_time: bool, by_s: int | None
+) -> None:
     apart = (EndMark(5, at(610), at(610)), EndMark(9, at(700), at(700)))
-    assert observed((at(620), ORDER), apart)[0] == 620
-    assert observed((at(620), ORDER), apart, is_read=True)[0] == 698
-    assert observed((at(610.5), ORDER), LOOKS, is_read=True)[0] == 610.5
+    commits = (Mark(6, at(650)),) if has_group else ()
+    block, _ = block_of((at(stamp_s), ORDER), apart, is_append_time=is_append_time, commits=commits)
+    assert block is not None
+    assert block.supplied_at == (None if by_s is None else at(by_s))
 
 
 @given(ANY_TIME)

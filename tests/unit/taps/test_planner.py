@@ -44,7 +44,7 @@ def add(ends: tuple[int, int], more: tuple[int, int]) -> tuple[int, int]:
 
 @given(STEPS, LIMIT)
 def test_every_offset_of_a_topic_is_planned_once_and_progress_never_claims_more(steps: list[Step], limit: int) -> None:
-    planner, last, ends = TopicPlanner(lambda: False), FIRST, (0, 0)
+    planner, last, ends = TopicPlanner(), FIRST, (0, 0)
     planned: list[tuple[int, int]] = []
     at_look: dict[int, tuple[int, int]] = {0: (0, 0)}
     for at, (more, _) in enumerate(with_rest(steps), 1):
@@ -93,9 +93,7 @@ def test_every_offset_that_a_group_has_committed_is_planned_once_at_the_time_of_
 def test_a_tap_that_rested_plans_what_it_would_have_planned_had_it_looked_each_time(steps: list[Step]) -> None:
     """A rested planner hears of the newest look without news only, just before the next one with news."""
     for is_group in (False, True):
-        every, rested = (
-            (GroupPlanner(lambda *_: False) if is_group else TopicPlanner(lambda: False)) for _ in range(2)
-        )
+        every, rested = ((GroupPlanner(lambda *_: False) if is_group else TopicPlanner()) for _ in range(2))
         lasts, ends, committed = [FIRST, FIRST], (0, 0), (0, 0)
         still: Look | None = None
         for at, (more, taken) in enumerate(with_rest(steps), 1):
@@ -120,7 +118,7 @@ def test_a_tap_that_rested_plans_what_it_would_have_planned_had_it_looked_each_t
 
 
 def test_an_open_transaction_holds_progress_back_and_what_retention_took_is_counted() -> None:
-    planner = TopicPlanner(lambda: False)
+    planner = TopicPlanner()
     opened = planner.plan(FIRST, Look(10, {0: PartitionLog(0, 5, 8), 1: PartitionLog(3, 4, 4)}), None, 100)
     assert [(span.partition, span.start, span.end) for span in opened.spans] == [(0, 0, 5), (1, 3, 4)]
     assert opened.gone == {1: 3}
@@ -146,7 +144,7 @@ def test_a_start_that_only_producers_timestamps_suggest_is_not_believed() -> Non
 
 def test_of_a_topic_that_was_created_anew_all_is_read_and_an_offset_counts_as_gone() -> None:
     logs = {0: PartitionLog(0, 5, 5), 1: PartitionLog(0, 7, 7)}
-    planned = TopicPlanner(lambda: False).plan(replace(FIRST, positions=ANEW), Look(20, logs), None, 100)
+    planned = TopicPlanner().plan(replace(FIRST, positions=ANEW), Look(20, logs), None, 100)
     assert [(span.partition, span.start, span.end) for span in planned.spans] == [(0, 0, 5), (1, 0, 7)]
     assert planned.gone == {0: 1}
 

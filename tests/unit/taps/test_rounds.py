@@ -107,9 +107,6 @@ class Plans:
     def is_stored(self, emitter: bytes) -> bool:
         return emitter in self.plans
 
-    def is_read(self, pipeline: str, topic: str) -> bool:
-        return False
-
     def claim(self, emitter: bytes, _read: object) -> OwnedTap[TapPlan] | None:
         return None if emitter in self.taken else OwnedTap(self.plans[emitter], (), TapCounts())
 

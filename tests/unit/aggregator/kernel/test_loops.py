@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aggregator.kernel.bins import sketch_of
 from aggregator.kernel.id_index import IdIndex
 from aggregator.kernel.scanner import Bytes, scan
-from lagloss.wire.format import BadRecord, BeaconBlock, block_key, decode_block, encode_block, pack_ids
+from lagloss.wire.format import MAX_TIME_MS, BadRecord, BeaconBlock, block_key, decode_block, encode_block, pack_ids
 from lagloss.wire.positions import pack_positions
 from lagloss.wire.sketch import GAMMA, Sketch
 from lagloss.wire.traces import pack_traces
@@ -39,6 +39,7 @@ def block(count: int, *, first: bool = False, crc: bool = False, traced: bool = 
         replay="again" if seq % 7 == 6 else None,
         traces=pack_traces(contexts) if traced else None,
         out_of_order=pack_positions(rng.random(count) < 0.3) if seq % 4 == 1 else None,
+        supplied_at=START * 1_000 + seq if seq % 5 == 1 else None,
     )
 
 
@@ -58,7 +59,9 @@ def scanned(key: bytes, *values: bytes) -> list[tuple[object, ...] | None]:
         traces = None if first < 0 else headers.data[first : first + size].tobytes()
         first, size = of["out_of_order"][row], of["out_of_order_size"][row]
         late = None if first < 0 else headers.data[first : first + size].tobytes()
-        return of["seq"][row], of["partitions"][row], of["sample"][row], of["count"][row], *columns, traces, late
+        numbers = (of[name][row] for name in ("seq", "partitions", "sample", "count"))
+        supplied_at = None if of["supplied_at"][row] < 0 else of["supplied_at"][row]
+        return *numbers, *columns, traces, late, supplied_at
 
     return [row_of(row) if headers.good[row] else None for row in range(len(values))]
 
@@ -68,7 +71,8 @@ def told(value: bytes) -> tuple[object, ...]:
     found = decode_block(value)
     columns = (found.id_hash, found.lag_ms, found.event_offset_ms, found.payload_crc)
     raw = (None if column is None else column.tobytes() for column in columns)
-    return found.seq, found.partitions, found.sample, found.count, *raw, found.traces, found.out_of_order
+    rest = found.traces, found.out_of_order, found.supplied_at
+    return found.seq, found.partitions, found.sample, found.count, *raw, *rest
 
 
 def test_a_scan_finds_what_decoding_finds() -> None:
@@ -123,6 +127,12 @@ def test_a_scan_leaves_traces_that_do_not_fit_alone() -> None:
 def test_a_scan_leaves_positions_that_do_not_fit_alone() -> None:
     for late, is_taken in ((b"\0\0\2\0", True), (b"", False), (b"\0", False), (b"\3\0", False), (b"\1\0\1\0", False)):
         (row,) = scanned(block_key("clicks", START), encode_block(replace(block(3), out_of_order=late)))
+        assert (row is not None) is is_taken
+
+
+def test_a_scan_leaves_times_that_no_date_can_show_alone() -> None:
+    for time_ms, is_taken in ((0, True), (MAX_TIME_MS, True), (-1, False), (MAX_TIME_MS + 1, False)):
+        (row,) = scanned(block_key("clicks", START), encode_block(replace(block(3), supplied_at=time_ms)))
         assert (row is not None) is is_taken
 
 

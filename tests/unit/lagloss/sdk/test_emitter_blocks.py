@@ -18,7 +18,10 @@ from lagloss.sdk.packing import (
     AHEAD_S,
     KEPT_S,
     MAX_PAYLOAD_BYTES,
+    NO_EXTRAS,
+    SAME_CLOCK_MS,
     BeaconReader,
+    Columns,
     Extras,
     Observed,
     Packer,
@@ -207,6 +210,42 @@ def test_blocks_hold_exactly_what_a_slow_loop_would_send(
             found[(*name, lag)] += 1
     assert without_lag(found) == without_lag(expected)
     assert lags_ms(found) == pytest.approx(lags_ms(expected), rel=1e-6, abs=1e-3)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["in", "out"]), st.integers(0, 3), st.integers(-9_000, 9_000)), min_size=1))
+def test_a_block_says_by_when_the_times_of_another_clock_were_supplied(given_: list[tuple[str, int, int]]) -> None:
+    reader = BeaconReader(keep_ids=False, times_are_own=False)
+    expected, others = dict[tuple[str, int], int](), set[tuple[str, int]]()
+    flat: list[Any] = []
+    for row, (place, minute, apart_ms) in enumerate(given_):
+        extras_ = Extras(observed_at=NOW_MS + row - apart_ms) if apart_ms else None
+        flat += (place, f"m-{row}", NOW_MS - minute * 60_000, (NOW_MS + row) * 1_000_000, extras_)
+        is_other = abs(apart_ms) > SAME_CLOCK_MS
+        others |= {(place, minute)} if is_other else set()
+        by_ms = NOW_MS + row - (0 if is_other else apart_ms)
+        expected[place, minute] = max(by_ms, expected.get((place, minute), 0))
+    observed = reader.read(flat, NOW_MS, RefusedBeacons())
+    assert observed is not None
+    packer = Packer("p", "n", EMITTER, first=False)
+    blocks = [decode_block(packed.value) for packed in packer.pack(observed, reader.kinds, 1)]
+    newest = NOW_MS // 60_000
+    found = {(block.checkpoint[2:], newest - block.window_start // 60): block.supplied_at for block in blocks}
+    supplied = {place: time_ms for place, time_ms in found.items() if time_ms is not None}
+    expected = {place: time_ms for place, time_ms in expected.items() if place in others}
+    assert supplied == pytest.approx(expected, rel=0, abs=1)
+
+
+@pytest.mark.parametrize(("apart_ms", "supplied_at"), [(SAME_CLOCK_MS, None), (SAME_CLOCK_MS + 1, NOW_MS)])
+def test_columns_with_one_supplied_time_say_by_when_it_was_supplied(apart_ms: int, supplied_at: int | None) -> None:
+    extras_ = (NOW_MS - apart_ms, *NO_EXTRAS[1:])
+    columns = Columns("in", ["a", "b"], np.full(2, NOW_MS, np.float64), NOW_MS * 1_000_000, extras_)
+    reader = BeaconReader(keep_ids=False, times_are_own=False)
+    observed = reader.read_columns(columns, NOW_MS, RefusedBeacons())
+    assert observed is not None
+    (packed,) = Packer("p", "n", EMITTER, first=False).pack(observed, reader.kinds, 1)
+    block = decode_block(packed.value)
+    assert block.supplied_at == supplied_at
+    assert block.lag_ms.tolist() == [-apart_ms] * 2
 
 
 def without_lag(beacons_: Counter[Any]) -> Counter[Any]:

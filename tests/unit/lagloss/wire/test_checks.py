@@ -10,7 +10,7 @@ import pytest
 
 from aggregator.kernel.kernel import BadBlock, Counted, Part, Totals
 from aggregator.kernel.plan import ReadPlan, WindowPlan
-from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, BadReason, BeaconBlock, block_key, encode_block
+from lagloss.wire.format import MAX_AHEAD_MS, MAX_TIME_MS, RETENTION_MS, BadReason, BeaconBlock, block_key, encode_block
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.queries.beacon_log import LogRecord
 from lagloss_server.queries.window_blocks import good_block
@@ -66,6 +66,8 @@ def test_a_block_counts_if_it_was_appended_in_reach_of_its_window(
         ({"window_start": START_S + 30}, block_key("clicks", START_S + 30), "window_invalid"),
         ({"window_start": -60}, b"clicks/-60", "window_invalid"),
         ({"sample": 0}, KEY, "header_invalid"),
+        ({"supplied_at": -1}, KEY, "header_invalid"),
+        ({"supplied_at": MAX_TIME_MS + 1}, KEY, "header_invalid"),
         ({"partitions": 0}, KEY, "header_invalid"),
         ({"lag_ms": np.array([np.inf], np.float32)}, KEY, "lag_not_finite"),
         ({"lag_ms": np.ones(2, np.float32)}, KEY, "count_mismatch"),

@@ -13,6 +13,7 @@ from lagloss.wire.checks import read_report
 from lagloss.wire.format import (
     MAX_COUNT,
     MAX_PARTITIONS,
+    MAX_TIME_MS,
     REPORT_SCHEMA,
     BadRecord,
     BeaconBlock,
@@ -64,7 +65,7 @@ def block(**fields: object) -> BeaconBlock:
 
 def test_block_bytes_are_as_documented() -> None:
     value = encode_block(block())
-    assert value[:10].hex() == "c301" + "956244b66e1414d0"
+    assert value[:10].hex() == "c301" + "c84bb981b0117d78"
     assert value[10:].hex().startswith("0c" + b"clicks".hex() + "0c" + b"src.in".hex() + EMITTER.hex() + "0e")
 
 
@@ -75,7 +76,13 @@ def test_hash_is_xxh3_64_with_seed_0() -> None:
 
 @pytest.mark.parametrize("traces", [None, b"\2\0" + bytes(range(24))])
 def test_block_comes_back_as_it_was(traces: bytes | None) -> None:
-    there = block(replay="again", reason="why", traces=traces, out_of_order=traces and b"\0\0\2\0")
+    there = block(
+        replay="again",
+        reason="why",
+        traces=traces,
+        out_of_order=traces and b"\0\0\2\0",
+        supplied_at=None if traces is None else MAX_TIME_MS,
+    )
     back = decode_block(encode_block(there))
     for name in BeaconBlock.__slots__:
         assert np.array_equal(getattr(there, name), getattr(back, name)), name

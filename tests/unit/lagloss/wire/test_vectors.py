@@ -73,7 +73,7 @@ def test_report_vector_counts_the_block_vector() -> None:
 
 
 def test_vectors_encode_to_the_same_bytes() -> None:
-    for block in ("block", "full-block", "traced-block", "ordered-block"):
+    for block in ("block", "full-block", "traced-block", "ordered-block", "supplied-block"):
         assert encode_block(decode_block(vector(block))) == vector(block)
     for report in ("report", "closing-report"):
         assert encode_report(decode_report(vector(report))) == vector(report)
@@ -116,6 +116,13 @@ def test_ordered_block_vector_is_the_block_vector_with_one_beacon_out_of_order()
     assert ordered.out_of_order == b"\1\0"
     ordered.seq, ordered.out_of_order = block.seq, None
     assert encode_block(ordered) == vector("block")
+
+
+def test_supplied_block_vector_is_the_block_vector_with_supplied_times() -> None:
+    block, supplied = decode_block(vector("block")), decode_block(vector("supplied-block"))
+    assert supplied.supplied_at == 1_795_250_461_000
+    supplied.seq, supplied.supplied_at = block.seq, None
+    assert encode_block(supplied) == vector("block")
 
 
 def test_closing_report_vector_decodes_to_what_the_page_says() -> None:
