@@ -23,6 +23,7 @@ from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.extraction import Extracted, Extractor
 from lagloss_server.extraction.columns import ByteColumn
 from lagloss_server.model.tables import AnyTap
+from lagloss_server.model.taps import Tap
 from taps.order import KeyTimes, PartitionOrder
 from taps.plan import STANDING_MS, OffsetSpan, TapPlan
 from taps.records import SpanRecords, TapCounts, UnreadableRecords
@@ -228,6 +229,9 @@ class BlockMaker:
             if odd.size:
                 _count_aside(reason, odd, span, read, blocks)
                 blocks.aside.setdefault(reason, set()).update(self._windows_around(plan, read, odd, appended))
+        if ahead.any():  # who looks at them later may find them in reach
+            near = event_ms[ahead & (event_ms < plan.planned_at_ms + MAX_AHEAD_MS)]
+            blocks.aside[AHEAD].update(_windows_of(near))
         not_read = in_reach & self._is_committed_ahead(read, rows, observed_ms)
         if not_read.any():
             _count_aside(COMMIT_AHEAD, rows[not_read], span, read, blocks)
@@ -249,7 +253,7 @@ class BlockMaker:
             raw_ids=ids if self.tap.first else [],
             traces=np.empty((0, CONTEXT_BYTES), np.uint8),
             out_of_order=out_of_order,
-            supplied_ms=self._supplied_ms(rows, observed_ms, appended),
+            supplied_ms=self._supplied_ms(plan, rows, observed_ms, appended),
         )
         return SpanBeacons(columns, replays.names)
 
@@ -297,14 +301,18 @@ class BlockMaker:
         return np.clip(read.records.timestamp_ms[rows].astype(np.float64), lowest, until_ms)
 
     def _supplied_ms(
-        self, rows: npt.NDArray[np.intp], observed_ms: npt.NDArray[np.float64], appended: _Appended
+        self, plan: TapPlan, rows: npt.NDArray[np.intp], observed_ms: npt.NDArray[np.float64], appended: _Appended
     ) -> npt.NDArray[np.float64]:
-        """Return by when these records were appended, for those that only a producer's timestamp says were before;
-        empty if there are none."""
-        is_supplied = appended.until_ms[rows] - observed_ms > SAME_CLOCK_MS
-        if self.tap.group is not None or not is_supplied.any():
+        """Return by when these records were observed, for those of which a clock says so that lagloss does not measure:
+        a producer's, or that of another cluster's brokers; empty if there are none."""
+        if isinstance(self.tap, Tap) and self.tap.cluster:
+            by_ms = np.full(rows.size, float(plan.planned_at_ms))
+        elif self.tap.group is None:
+            by_ms = appended.until_ms[rows]
+        else:
             return np.empty(0, np.float64)
-        return np.where(is_supplied, appended.until_ms[rows], 0.0)
+        is_supplied = by_ms - observed_ms > SAME_CLOCK_MS
+        return np.where(is_supplied, by_ms, 0.0) if is_supplied.any() else np.empty(0, np.float64)
 
     def _is_committed_ahead(
         self, read: SpanRecords, rows: npt.NDArray[np.intp], committed_ms: npt.NDArray[np.float64]

@@ -126,8 +126,8 @@ class FieldFault:
 class BeaconBlock:
     """Beacons of one checkpoint, one window and one partition; every column holds `count` values.
 
-    `supplied_at`: by when all of its beacons had been observed (epoch ms, by the emitter's clock), where the time of any
-    was supplied by another clock.
+    `supplied_at`: by when all of its beacons had been observed (epoch ms, by the emitter's clock), where the time of
+    any was supplied by another clock.
 
     Not frozen only because that doubles the cost of making one, and a closing makes a hundred thousand.
     """

@@ -54,15 +54,17 @@ class TableRunner(PlanRunner[TablePlan]):
         after_ms = last.through_ms if last.is_complete else 0
         # what a stand-by that is behind showed is of an earlier time than that of the look
         known_ms = min(last.through_ms, last.until_ms.get(0) or last.through_ms)
+        late_ms = max(read.late_ms, self._late_ms if read.break_ and self._late else 0)
         return replace(
             last,
             number=last.number + 1,
             planned_at_ms=read.by_ms,
             spans=(span_of(read.rows, after_ms, read.by_ms),) if read.rows else (),
             gone={0: 1} if read.break_ else {},
-            until_ms={0: max(read.until_ms, last.until_ms.get(0, 0))},
-            through_ms=max(last.through_ms, read.at_ms if read.is_complete else 0),
-            begins_ms=(known_ms if read.break_ else last.through_ms) - read.late_ms,
+            # a look of a time in which the clock here was ahead may be the newest that shows all
+            until_ms={0: min(read.by_ms, max(read.until_ms, last.until_ms.get(0, 0)))},
+            through_ms=min(read.by_ms, max(last.through_ms, read.at_ms if read.is_complete else 0)),
+            begins_ms=(known_ms if read.break_ else last.through_ms) - late_ms,
             rows=pack_rows(read.rows),
             position=read.position,
             is_complete=read.is_complete,
@@ -93,6 +95,8 @@ class TableRunner(PlanRunner[TablePlan]):
         if any(place != "in" for place in self._tap.places):
             left_ms = max(0, plan.until_ms.get(0, 0) - self._tap.table.flush)
             lanes.append(Progress(f"{self._tap.node}.out", self._lane, left_ms))
+        else:  # a row shows what the node can take, not what it has taken
+            lanes.append(Progress(f"{self._tap.node}.out", self._lane, 0))
         if "in" in self._tap.places and not self._tap.first:
             # whatever fills the table can be behind by any time
             lanes.append(Progress(f"{self._tap.node}.in", self._lane, 0))

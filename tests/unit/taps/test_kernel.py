@@ -58,12 +58,17 @@ def observed(
 
 
 def block_of(
-    record: tuple[int, bytes], ends: tuple[EndMark, ...], *, is_append_time: bool = False, **changes: Any
+    record: tuple[int, bytes],
+    ends: tuple[EndMark, ...],
+    *,
+    is_append_time: bool = False,
+    cluster: str = "",
+    **changes: Any,
 ) -> tuple[BeaconBlock | None, set[int]]:
     """Return the block of a record at offset 5, and the windows that are incomplete by it, as `observed` does."""
     span = replace(OffsetSpan(0, 5, 6, ends), **changes)
     plan = TapPlan(1, SINCE_MS + 30 * MINUTE_MS, 8, 1 << 32, spans=(span,))
-    tap = Tap("p", "a", "", "t", "g" if span.commits else None, ("out",), EXTRACTION, first=False)
+    tap = Tap("p", "a", cluster, "t", "g" if span.commits else None, ("out",), EXTRACTION, first=False)
     stamp_ms, value = record
     columns = Records(np.array([stamp_ms]), [None], [value], [None])
     read = SpanRecords(np.array([5]), columns, np.array([is_append_time]))
@@ -118,6 +123,24 @@ def test_a_record_was_surely_appended_by_the_look_that_shows_it(
     block, _ = block_of((at(stamp_s), ORDER), apart, is_append_time=is_append_time, commits=commits)
     assert block is not None
     assert block.supplied_at == (None if by_s is None else at(by_s))
+
+
+@pytest.mark.parametrize("has_group", [False, True])
+def test_the_clock_of_another_cluster_is_not_measured(has_group: bool) -> None:
+    commits = (Mark(6, at(620)),) if has_group else ()
+    block, _ = block_of((at(620), ORDER), LOOKS, is_append_time=True, cluster="eu", commits=commits)
+    assert block is not None
+    assert block.supplied_at == at(30 * 60)  # when it was planned
+
+
+def test_a_record_ahead_of_the_clock_spoils_the_window_in_which_others_may_find_it() -> None:
+    for ahead_s, minutes in ((119, {29, 30, 31}), (121, {29, 30})):
+        value = json.dumps({"id": "x", "at": at(30 * 60 + ahead_s)}).encode()
+        ends = (EndMark(5, at(1_799), at(1_799)), EndMark(9, at(1_800), at(1_800)))
+        block, spoilt = block_of((at(1_799), value), ends)
+        assert block is None
+        assert minutes <= spoilt
+        assert (31 in spoilt) == (31 in minutes)
 
 
 @given(ANY_TIME)

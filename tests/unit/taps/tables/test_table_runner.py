@@ -136,6 +136,23 @@ def test_what_fills_the_table_of_an_in_can_be_behind_by_any_time() -> None:
     assert [lane.checkpoint for lane in source.report.progress] == ["sink.out"]
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_a_row_at_the_in_of_a_node_with_another_exit_says_nothing_of_what_the_node_has_done(first: bool) -> None:
+    world = World(replace(TAP, places=("in",), first=first))
+    world.step()
+    assert {lane.checkpoint: lane.until for lane in world.report.progress if lane.checkpoint == "sink.out"} == {
+        "sink.out": 0
+    }
+
+
+def test_a_horizon_of_a_clock_that_was_ahead_ends_at_the_look_that_shows_it() -> None:
+    world = World()
+    later_ms = NOW_MS + MINUTE_MS
+    world.rows.answer = TableRead((), {}, later_ms, later_ms, until_ms=later_ms + 60 * MINUTE_MS)
+    world.step()
+    assert [lane.until for lane in world.report.progress] == [later_ms - 30_000]
+
+
 def test_the_lane_of_a_tap_that_is_closed_holds_nothing_back() -> None:
     world = World()
     world.step()
