@@ -324,12 +324,10 @@ class _Missing:
         if not self.ids.size:
             return ()
         cuts, width = np.array(plan.cuts, np.float64), len(plan.cuts) + 1
-        keys = self.codes * width + np.searchsorted(cuts, self.seen_from, side="right")
+        keys = (self.codes * width + np.searchsorted(cuts, self.seen_from, side="right")) * (width + 1)
         is_between = self.seen_by > self.seen_from
         if is_between.any():
-            keys = keys * (width + 1) + np.where(is_between, np.searchsorted(cuts, self.seen_by, side="right") + 1, 0)
-        else:
-            keys = keys * (width + 1)
+            keys += np.where(is_between, np.searchsorted(cuts, self.seen_by, side="right") + 1, 0)
         cells, cells_of_rows = np.unique(keys, return_inverse=True)
         first, last = _bounds(self.seen_from, cells_of_rows, cells.size)
         by_first, by_last = _bounds(self.seen_by, cells_of_rows, cells.size) if is_between.any() else (first, last)
